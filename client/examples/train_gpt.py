@@ -1,0 +1,199 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a byte-level GPT on the Python standard library with its optimizer in the service.
+
+    torchrun --nproc-per-node 2 client/examples/train_gpt.py --steps 150
+
+Killed and started again with the same --job, it goes on where the service is.
+"""
+
+import argparse
+import copy
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from tqdm import tqdm
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+import dmuon_client as dmuon  # noqa: E402
+from gpt import GPT, batch_of, library_text  # noqa: E402
+from plain_muon import PlainPair, largest_difference  # noqa: E402
+
+MUON_LR, ADAMW_LR, WEIGHT_DECAY = 0.02, 3e-3, 0.01
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--batch", type=int, default=8, help="sequences a worker and step")
+    parser.add_argument("--context", type=int, default=128, help="bytes a sequence")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
+    parser.add_argument("--parallel", choices=("zero3", "zero2", "ddp"), default="zero3")
+    parser.add_argument("--parity-steps", type=int, default=5,
+                        help="steps that rank 0 compares with plain PyTorch")
+    parser.add_argument("--job", help="job id; default: DMUON_JOB, else a fresh one")
+    parser.add_argument("--report", type=pathlib.Path, help="JSON file for the numbers")
+    parser.add_argument("--plot", type=pathlib.Path, help="PNG file for the loss curve")
+    return parser.parse_args()
+
+
+def parallelize(model: GPT, how: str) -> torch.nn.Module:
+    if how == "ddp":
+        return DistributedDataParallel(model)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=how == "zero3")
+    fully_shard(model, mesh=mesh, reshard_after_forward=how == "zero3")
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # Gloo has no averaging reduction
+    return model
+
+
+def full_parameters(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Whole parameters by name, on every rank."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return {name: (p.full_tensor() if isinstance(p, DTensor) else p).detach()
+            for name, p in inner.named_parameters()}
+
+
+def lr_factor(step: int, steps: int) -> float:
+    """Warm-up over ten steps, then a straight line down to a tenth."""
+    return min(1.0, (step + 1) / 10) * (1.0 - 0.9 * step / max(1, steps))
+
+
+class Parity:
+    """The same training in plain PyTorch on one process, beside the real one, on rank 0."""
+
+    def __init__(self, model: GPT, args: argparse.Namespace, text: torch.Tensor) -> None:
+        self._model, self._args, self._text = model, args, text
+        matrix = (lambda n: n.startswith("blocks.") and ".norm" not in n)
+        self._optimizer = PlainPair(
+            model, matrix if args.optimizer == "muon" else (lambda n: False), lr=MUON_LR,
+            weight_decay=WEIGHT_DECAY, adamw={"lr": ADAMW_LR})
+        self.largest = 0.0
+
+    def step(self, step: int, params: dict[str, torch.Tensor]) -> None:
+        batches = [batch_of(self._text, seed=self._args.seed, step=step, rank=rank,
+                            batch=self._args.batch, context=self._args.context)
+                   for rank in range(dist.get_world_size())]
+        tokens, targets = (torch.cat(side) for side in zip(*batches, strict=True))
+        self._optimizer.zero_grad()
+        self._model(tokens, targets).backward()
+        self._optimizer.set_lr_factor(lr_factor(step, self._args.steps))
+        self._optimizer.step()
+        own = {name: p.detach() for name, p in self._model.named_parameters()}
+        self.largest = max(self.largest, largest_difference(params, own))
+
+
+def train(args: argparse.Namespace) -> dict | None:
+    """The report, on rank 0."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(args.seed)
+    text = library_text()
+    model = GPT(context=args.context)
+    plain = copy.deepcopy(model) if rank == 0 else None
+    model = parallelize(model, args.parallel)
+    rules = [dmuon.Rule("adamw", name="*")] if args.optimizer == "adamw" else []
+    opt = dmuon.Muon(model, lr=MUON_LR, weight_decay=WEIGHT_DECAY, adamw=dict(lr=ADAMW_LR),
+                     rules=rules, job=args.job)
+    parity = Parity(plain, args, text) if rank == 0 and not opt.resumed else None
+    parity_steps = 0 if opt.resumed else args.parity_steps
+    losses, step_ms, optimizer_ms = [], [], []
+    bar = tqdm(range(opt.last_step, args.steps), initial=opt.last_step, total=args.steps,
+               disable=rank != 0, unit="step", mininterval=0.5)
+    for step in bar:
+        started = time.perf_counter()
+        for group in opt.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * lr_factor(step, args.steps)
+        tokens, targets = batch_of(text, seed=args.seed, step=step, rank=rank, batch=args.batch,
+                                   context=args.context)
+        loss = model(tokens, targets)
+        loss.backward()
+        dist.barrier()  # so that waiting for the slower worker is not booked on the optimizer
+        before = time.perf_counter()
+        opt.step()
+        after = time.perf_counter()
+        opt.zero_grad()
+        shown = loss.detach().clone()
+        dist.all_reduce(shown)
+        losses.append(shown.item() / world_size)
+        step_ms.append((time.perf_counter() - started) * 1000)
+        optimizer_ms.append((after - before) * 1000)
+        bar.set_postfix(loss=f"{losses[-1]:.3f}", step=f"{step_ms[-1]:.0f} ms",
+                        optimizer=f"{100 * optimizer_ms[-1] / step_ms[-1]:.0f} %")
+        if step < parity_steps:
+            params = full_parameters(model)
+            if parity:
+                parity.step(step, params)
+            dist.barrier()
+    calls = opt.result.newton_schulz_calls if opt.result else 0
+    matrices = opt.plan.matrix_units
+    opt.close()
+    if rank != 0 or not losses:
+        return None
+    last = losses[-10:]
+    return {
+        "steps": len(losses), "loss_first": losses[0], "loss_last": sum(last) / len(last),
+        "step_ms_p50": statistics.median(step_ms),
+        "optimizer_ms_p50": statistics.median(optimizer_ms), "world_size": world_size,
+        "ns_calls": calls, "parity_max_rel_diff": parity.largest if parity else None,
+        "matrices": matrices, "optimizer": args.optimizer, "parallel": args.parallel,
+        "losses": losses,
+    }
+
+
+def plot(report: dict, path: pathlib.Path) -> None:
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    axes.plot(range(1, len(report["losses"]) + 1), report["losses"])
+    axes.set(xlabel="step", ylabel="loss (nats a byte)",
+             title=f"{report['optimizer']} through dmuon, {report['world_size']} workers")
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def summarize(report: dict, args: argparse.Namespace) -> None:
+    share = report["optimizer_ms_p50"] / report["step_ms_p50"]
+    parity = report["parity_max_rel_diff"]
+    print(f"\nloss        {report['loss_first']:.3f} -> {report['loss_last']:.3f} (mean of the last ten) "
+          f"in {report['steps']} steps\n"
+          f"step        {report['step_ms_p50']:.0f} ms, of which the optimizer "
+          f"{report['optimizer_ms_p50']:.0f} ms ({100 * share:.0f} %); medians\n"
+          f"Newton-Schulz {report['ns_calls']} calls for {report['matrices']} matrices")
+    if parity is not None:
+        print(f"parity      largest relative difference to plain PyTorch in the first steps: {parity:.1e}")
+    if args.plot:
+        plot(report, args.plot)
+        print(f"loss curve  {args.plot}")
+    if args.report:
+        numbers = {key: value for key, value in report.items() if key != "losses"}
+        args.report.write_text(json.dumps(numbers, indent=2) + "\n")
+        print(f"report      {args.report}")
+
+
+def main() -> None:
+    args = parse_arguments()
+    dist.init_process_group("gloo")
+    report = train(args)
+    if report:
+        summarize(report, args)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+/* SPDX-FileCopyrightText: 2026 The dmuon authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * The C ABI of libdmuon: a training worker's side of the optimizer service.
+ *
+ *   dmuon_open -> dmuon_add_group* -> dmuon_add_tensor* -> dmuon_register
+ *     -> fill dmuon_param_buffer of every tensor -> dmuon_begin
+ *     -> per step: fill dmuon_grad_buffer, dmuon_submit* -> dmuon_step -> dmuon_wait
+ *   -> dmuon_close
+ *
+ * Conventions
+ *  1. A handle is opaque. Every function but dmuon_close and the static queries returns a status;
+ *     DMUON_OK is 0. dmuon_last_error() then says, on the same thread, what went wrong.
+ *  2. A struct that may grow begins with struct_size and is made by its _INIT macro.
+ *  3. Strings passed in are copied. Strings handed out belong to the library and live as said.
+ *  4. Buffers handed out lie in the arena, memory shared with the daemon. They are valid, at the
+ *     same address, from the first dmuon_register to dmuon_close. A lost connection may bring a new
+ *     arena: what the old one held is moved into it.
+ *  5. One thread at a time uses a client, except where a function says otherwise.
+ *  6. timeout_ms: 0 polls, negative waits without end. A timeout loses nothing: call again.
+ *  7. After fork() the client stays the parent's: in the child every call answers DMUON_NOT_READY,
+ *     and dmuon_close does nothing. The child may end in any way.
+ *
+ * Not supported yet: CUDA memory.
+ */
+#ifndef DMUON_DMUON_H_
+#define DMUON_DMUON_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DMUON_API __attribute__((visibility("default")))
+#else
+#define DMUON_API
+#endif
+
+#define DMUON_ABI_VERSION 1
+#define DMUON_MAX_DIMS 8
+
+/* Grows at its end. */
+typedef enum dmuon_status {
+  DMUON_OK = 0,
+  DMUON_INVALID_ARGUMENT = 1,   /* a value is malformed or out of its bound; nothing changed */
+  DMUON_NOT_READY = 2,          /* a call out of its order */
+  DMUON_UNAVAILABLE = 3,        /* no daemon at the address, or it is shutting down */
+  DMUON_DEADLINE_EXCEEDED = 4,  /* the time is over; the message names who is missing */
+  DMUON_STALE_GENERATION = 5,   /* ownership moved; dmuon_register and submit the step again */
+  DMUON_SPEC_MISMATCH = 6,      /* workers of one job differ, or this one differs from its past */
+  DMUON_COVERAGE = 7,           /* boxes leave a hole or overlap */
+  DMUON_STEP_OUT_OF_ORDER = 8,  /* neither the last applied step nor the next */
+  DMUON_MISSING_GRADIENT = 9,   /* a gradient is missing on some worker */
+  DMUON_RANK_TAKEN = 10,        /* a live worker holds this rank */
+  DMUON_LIMIT = 11,             /* a limit of the daemon */
+  DMUON_DENIED = 12,            /* wrong user, wrong token */
+  DMUON_STATE_LOST = 13,        /* the daemon no longer has this job's state */
+  DMUON_NUMERICAL = 14,         /* finite input gave a result that is not */
+  DMUON_INTERNAL = 15,          /* a bug, or an error without a code of its own */
+  DMUON_REATTACHED = 16         /* fetch the buffers again, then retry. Not from this version;
+                                   kept for memory that cannot stay at its address */
+} dmuon_status_t;
+
+typedef enum dmuon_dtype { DMUON_FLOAT32 = 1, DMUON_BFLOAT16 = 2 } dmuon_dtype_t;
+typedef enum dmuon_algorithm { DMUON_MUON = 1, DMUON_ADAMW = 2 } dmuon_algorithm_t;
+typedef enum dmuon_momentum { DMUON_EMA = 1, DMUON_ACCUMULATE = 2 } dmuon_momentum_t;
+typedef enum dmuon_coefficients {
+  DMUON_JORDAN = 1,
+  DMUON_YOU = 2,
+  DMUON_POLAR_EXPRESS = 3
+} dmuon_coefficients_t;
+typedef enum dmuon_eps_mode {
+  DMUON_EPS_NONE = 1,
+  DMUON_EPS_ADD = 2,
+  DMUON_EPS_CLAMP = 3
+} dmuon_eps_mode_t;
+typedef enum dmuon_scale {
+  DMUON_SCALE_NONE = 1,             /* 1 */
+  DMUON_SCALE_ORIGINAL = 2,         /* sqrt(max(1, rows/cols)) */
+  DMUON_SCALE_MATCH_RMS_ADAMW = 3,  /* 0.2 sqrt(max(rows, cols)) */
+  DMUON_SCALE_SPECTRAL = 4          /* sqrt(rows/cols) */
+} dmuon_scale_t;
+typedef enum dmuon_missing {
+  DMUON_MISSING_ERROR = 1,
+  DMUON_MISSING_SKIP = 2,
+  DMUON_MISSING_ZERO = 3
+} dmuon_missing_t;
+
+typedef struct dmuon_client dmuon_client;
+
+/* Behaviour first, then performance. */
+typedef struct dmuon_config {
+  size_t struct_size;
+  const char* address;          /* unix:/path; NULL: DMUON_ADDRESS, else the default socket */
+  const char* job_id;           /* required; a restarted trainer repeats it to get its state */
+  uint32_t rank;                /* 0..world_size-1 */
+  uint32_t world_size;          /* at least 1 */
+  double max_grad_norm;         /* global clipping; 0: off */
+  dmuon_missing_t missing_gradient;
+  int32_t connect_timeout_ms;   /* how long dmuon_open tries; longer rides out a daemon's restart */
+  int32_t call_timeout_ms;      /* of one control call, and how long a lost connection is retried.
+                                   Above the daemon's step timeout, whose error names the culprit */
+} dmuon_config;
+#define DMUON_CONFIG_INIT \
+  { sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000 }
+
+/* A group of tensors with one optimizer. Fields of the other algorithm are ignored. */
+typedef struct dmuon_group {
+  size_t struct_size;
+  const char* name;             /* unique in the job */
+  dmuon_algorithm_t algorithm;
+  dmuon_momentum_t momentum_form;
+  int32_t nesterov;             /* 0 or 1 */
+  dmuon_coefficients_t coefficients;
+  int32_t iterations;           /* Newton-Schulz steps, 1..20 */
+  dmuon_eps_mode_t eps_mode;
+  double newton_schulz_eps;
+  dmuon_scale_t scale;
+  double adamw_eps;
+} dmuon_group;
+#define DMUON_GROUP_INIT                                                                          \
+  {                                                                                               \
+    sizeof(dmuon_group), NULL, DMUON_MUON, DMUON_EMA, 1, DMUON_JORDAN, 5, DMUON_EPS_NONE, 1e-7,   \
+        DMUON_SCALE_ORIGINAL, 1e-8                                                                \
+  }
+
+/* A piece of a tensor; `ndim` entries of each array count. */
+typedef struct dmuon_box {
+  int64_t offset[DMUON_MAX_DIMS];
+  int64_t length[DMUON_MAX_DIMS];
+} dmuon_box;
+
+/* A named parameter and what this worker holds of it. */
+typedef struct dmuon_tensor {
+  size_t struct_size;
+  const char* name;
+  int32_t ndim;
+  int64_t shape[DMUON_MAX_DIMS];  /* global, rows (fan-out) first */
+  dmuon_dtype_t param_dtype;
+  dmuon_dtype_t grad_dtype;
+  uint32_t group;                 /* index returned by dmuon_add_group */
+  dmuon_box grad_box;             /* what this worker submits */
+  dmuon_box param_box;            /* what it wants back */
+  int32_t reduced;                /* 1: gradients are already reduced over the workers */
+  const int64_t* row_blocks;      /* fused matrices: rows of each block; NULL: one block */
+  size_t row_block_count;
+} dmuon_tensor;
+#define DMUON_TENSOR_INIT                                                                    \
+  {                                                                                          \
+    sizeof(dmuon_tensor), NULL, 0, {0}, DMUON_FLOAT32, DMUON_FLOAT32, 0, {{0}, {0}},         \
+        {{0}, {0}}, 1, NULL, 0                                                               \
+  }
+
+/* Hyper-parameters of one group for one step. */
+typedef struct dmuon_hyper {
+  double lr;
+  double weight_decay;
+  double momentum;  /* mu of Muon, beta1 of AdamW */
+  double beta2;     /* of AdamW */
+} dmuon_hyper;
+
+/* What the plan says to a worker. */
+typedef struct dmuon_plan_info {
+  size_t struct_size;
+  uint64_t generation;
+  uint64_t matrix_units;       /* orthogonalised each step, in the whole cluster */
+  uint64_t elementwise_units;
+  uint64_t arena_bytes;
+} dmuon_plan_info;
+#define DMUON_PLAN_INFO_INIT { sizeof(dmuon_plan_info), 0, 0, 0, 0 }
+
+/* What became of a step. */
+typedef struct dmuon_step_result {
+  size_t struct_size;
+  uint64_t step;
+  int32_t skipped;              /* 1: a gradient was not finite; nothing changed anywhere */
+  int32_t replayed;             /* 1: it had been applied before */
+  double grad_norm;             /* before clipping; NaN when skipped */
+  double clip;                  /* factor applied; 1 when off */
+  uint64_t newton_schulz_calls; /* of the job, since its start, on this node */
+  double service_seconds;       /* last worker's arrival to the daemon's answer */
+} dmuon_step_result;
+#define DMUON_STEP_RESULT_INIT { sizeof(dmuon_step_result), 0, 0, 0, 0.0, 0.0, 0, 0.0 }
+
+/* "0.1.0"; static. */
+DMUON_API const char* dmuon_version(void);
+/* DMUON_ABI_VERSION of the library. */
+DMUON_API int32_t dmuon_abi_version(void);
+/* "DMUON_COVERAGE"; static. Any value is allowed. */
+DMUON_API const char* dmuon_status_name(int32_t status);
+/* Message of the last failed call on this thread; valid until its next call into the library. */
+DMUON_API const char* dmuon_last_error(void);
+
+/* Connects and makes a session. *client is set only on DMUON_OK. DMUON_UNAVAILABLE names the
+ * address; DMUON_RANK_TAKEN comes after a second, in case the rank's last worker has just died. */
+DMUON_API dmuon_status_t dmuon_open(const dmuon_config* config, dmuon_client** client);
+
+/* Local; both may be called only before dmuon_register. *index gets 0, 1, 2 ... */
+DMUON_API dmuon_status_t dmuon_add_group(dmuon_client* client, const dmuon_group* group,
+                                         uint32_t* index);
+DMUON_API dmuon_status_t dmuon_add_tensor(dmuon_client* client, const dmuon_tensor* tensor,
+                                          uint32_t* index);
+
+/* Sends specification and shards and waits for the plan, which needs every rank of the job. Then
+ * maps the arena. Errors that this worker alone can know of come at once, and groups and tensors
+ * are fixed from the first call on that has none of them. May be called again after
+ * DMUON_STALE_GENERATION; dmuon_begin comes after it then too. `info` may be NULL. */
+DMUON_API dmuon_status_t dmuon_register(dmuon_client* client, int32_t timeout_ms,
+                                        dmuon_plan_info* info);
+
+/* This worker's piece of a tensor in the arena, row-major in its dtype; 0 bytes (and an address
+ * that is not NULL) for an empty box. The gradient buffer is the worker's until dmuon_submit, and
+ * again after dmuon_wait. The parameter buffer is the worker's to read after dmuon_begin and after
+ * each dmuon_wait. */
+DMUON_API dmuon_status_t dmuon_grad_buffer(dmuon_client* client, uint32_t tensor, void** data,
+                                           size_t* bytes);
+DMUON_API dmuon_status_t dmuon_param_buffer(dmuon_client* client, uint32_t tensor, void** data,
+                                            size_t* bytes);
+
+/* The initial parameters are in the parameter buffers. Waits for all ranks of a new job.
+ * *last_step: the last applied step, 0 for a new job; *resumed: 1 when the buffers now hold the
+ * service's parameters, which the caller must copy into its model. */
+DMUON_API dmuon_status_t dmuon_begin(dmuon_client* client, int32_t timeout_ms, uint64_t* last_step,
+                                     int32_t* resumed);
+
+/* Marks a tensor's gradient as complete for `step`, or as missing in it. No RPC. Any thread; not
+ * two at once for one tensor. DMUON_NOT_READY while a step is in flight. Tensors of an empty box
+ * need no mark. */
+DMUON_API dmuon_status_t dmuon_submit(dmuon_client* client, uint32_t tensor, uint64_t step);
+DMUON_API dmuon_status_t dmuon_submit_missing(dmuon_client* client, uint32_t tensor, uint64_t step);
+
+/* Starts the step and returns at once. `hypers`: one a group, in group order. Every gradient has
+ * been marked before. DMUON_NOT_READY while an earlier step has not been waited for. */
+DMUON_API dmuon_status_t dmuon_step(dmuon_client* client, uint64_t step, const dmuon_hyper* hypers,
+                                    size_t count);
+
+/* Waits until the parameter buffers carry `step`. `result` may be NULL. Repeating it for the step
+ * answered last gives the same answer. May be called from another thread than dmuon_submit.
+ *
+ * A lost connection is mended inside, for call_timeout_ms: a new session, the same gradients
+ * again. A step that had been applied is only delivered (`replayed`); DMUON_STATE_LOST when the
+ * daemon has neither this step nor the one before. DMUON_DEADLINE_EXCEEDED, from this timeout or
+ * from the daemon's, leaves the step wanted: call again. After any other error the step is over;
+ * it may be started again with dmuon_step. */
+DMUON_API dmuon_status_t dmuon_wait(dmuon_client* client, uint64_t step, int32_t timeout_ms,
+                                    dmuon_step_result* result);
+
+/* Ends the session in order and frees the client; NULL is allowed. When the last worker of a job
+ * has closed, the daemon drops the job's state. To leave the state for a successor, end the
+ * process without closing. */
+DMUON_API void dmuon_close(dmuon_client* client);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* DMUON_DMUON_H_ */

@@ -1,0 +1,326 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""`Muon`: a torch.optim.Optimizer whose work is done by the service.
+
+    submit   copy each local gradient into the arena
+    step     hand over the hyper-parameters of param_groups and wait
+    deliver  copy the new values out of the arena
+
+Everything between is the daemon's. The client holds no optimizer state.
+"""
+
+import dataclasses
+import os
+import secrets
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dmuon_client import _abi, options as opts, routing, sharding
+from dmuon_client.session import PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
+
+# A daemon that keeps replacing its arena within one step is broken.
+_MAX_ATTEMPTS = 5
+
+
+@dataclasses.dataclass
+class _Tensor:
+    """A parameter as the service knows it. The buffers are views of the arena."""
+
+    route: routing.Route
+    holding: sharding.Holding
+    local_shape: tuple[int, ...]
+    index: int = -1
+    grad_buffer: torch.Tensor | None = None
+    param_buffer: torch.Tensor | None = None
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for hidden matrices and AdamW for the rest, run by the dmuon service.
+
+    Works for one process, DistributedDataParallel and fully_shard; build it after the model has been
+    wrapped and, with several workers, after init_process_group. Keyword arguments are the fields of
+    `dmuon_client.options.Options`. If the job already has state in the service, its parameters are
+    copied into the model here, `resumed` is True and `last_step` says which step was applied last.
+
+    The service forgets the job when every worker has closed: at `close`, at the end of a `with`
+    block without an exception, or at a normal exit of the interpreter. A crash leaves the state for a
+    restart with the same job id.
+    """
+
+    def __init__(self, model: nn.Module, lr: float = 0.02, weight_decay: float = 0.0,
+                 adamw: Any = None, **keywords: Any) -> None:
+        if adamw is not None:
+            keywords["adamw"] = adamw
+        self._options = opts.Options(lr=lr, weight_decay=weight_decay, **keywords)
+        self._options.validate()
+        self._rank, self._world_size = _rank_and_world_size()
+        routes = routing.route_model(model, self._options.rules)
+        self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
+        groups = self._group()
+        self._building = True
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        self._building = False
+        self.job = _job_id(self._options.job, self._rank, self._world_size, self._options.verbose)
+        self.result: StepResult | None = None
+        self.steps_done = 0
+        if self._options.verbose and self._rank == 0:
+            print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
+                  flush=True)
+        self._attach()
+
+    # -- torch.optim.Optimizer ---------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of the job; every worker must call it. Gradients are read, never changed.
+
+        DmuonError when the service refuses: then nothing has changed on any worker, and the same
+        step may be tried again.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._session.closed:
+            raise RuntimeError(f"job {self.job}: the optimizer is closed")
+        step = self.last_step + 1
+        hypers = [_hyper(group) for group in self.param_groups]
+        self.result = self._run(step, hypers)
+        self.last_step = step
+        self.steps_done += 1
+        if self.result.skipped:
+            if self._rank == 0:
+                warnings.warn(f"step {step} was skipped: a gradient was not finite", stacklevel=2)
+        else:
+            self._deliver()
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if not self._building:
+            raise RuntimeError(
+                "add_param_group: the service plans ownership of all parameters at once, when the "
+                "optimizer is built; use rules=[dmuon.Rule(...)] to make groups"
+            )
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the client holds: param_groups, job id and step number. The rest is the service's."""
+        saved = super().state_dict()
+        saved["dmuon"] = {"job": self.job, "last_step": self.last_step}
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes hyper-parameters over. The service's step number stands: a saved one that is larger
+        is refused, because the optimizer state it belongs to is not there."""
+        saved = state_dict.get("dmuon", {}).get("last_step", 0)
+        if saved > self.last_step:
+            raise ValueError(
+                f"the saved step is {saved}, but job {self.job} in the service is at step "
+                f"{self.last_step}: its optimizer state has been lost, or belongs to another job"
+            )
+        ours = [(g["group_name"], g["algorithm"]) for g in self.param_groups]
+        theirs = [(g.get("group_name"), g.get("algorithm")) for g in state_dict["param_groups"]]
+        if ours != theirs:
+            raise ValueError(f"saved groups {theirs} are not this optimizer's {ours}")
+        super().load_state_dict(state_dict)
+
+    # -- session -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends the session. The service drops the job's state once every worker has closed."""
+        self._session.close()
+
+    def __enter__(self) -> "Muon":
+        return self
+
+    def __exit__(self, kind: type | None, *_: Any) -> None:
+        if kind is None:
+            self.close()
+
+    def routes(self) -> dict[str, str]:
+        """Optimizer of each tensor that the service holds, by name."""
+        return {t.route.name: t.route.route for t in self._tensors}
+
+    def _describe(self, model: nn.Module, routes: list[routing.Route]) -> list[_Tensor]:
+        replicated = sharding.replicated_parameters(model)
+        tensors = []
+        for route in routes:
+            dtype_code(route.name, route.param.dtype)
+            holding = sharding.holds(route.name, route.param, world_size=self._world_size,
+                                     replicated=id(route.param) in replicated,
+                                     reduced=self._options.reduced)
+            with torch.no_grad():
+                shape = tuple(sharding.local_part(route.param).shape)
+            tensors.append(_Tensor(route, holding, shape))
+        unknown = set(self._options.row_blocks) - {t.route.name for t in tensors}
+        if unknown:
+            raise ValueError(f"row_blocks names {sorted(unknown)}, which the service does not hold")
+        return tensors
+
+    def _group(self) -> list[dict[str, Any]]:
+        """The param_groups, and with them the service's groups, in order of first use."""
+        groups: dict[str, dict[str, Any]] = {}
+        for t in self._tensors:
+            group = groups.setdefault(t.route.group, {
+                "params": [], "group_name": t.route.group, "algorithm": t.route.route,
+                **self._hypers(t.route.route), **t.route.overrides})
+            if group["algorithm"] != t.route.route:
+                raise ValueError(f"group {t.route.group!r} has both muon and adamw tensors")
+            group["params"].append(t.route.param)
+        return list(groups.values())
+
+    def _hypers(self, algorithm: str) -> dict[str, Any]:
+        if algorithm == "muon":
+            o = self._options
+            return {"lr": o.lr, "weight_decay": o.weight_decay, "momentum": o.momentum}
+        a = self._options.adamw
+        return {"lr": a.lr, "weight_decay": a.weight_decay, "betas": tuple(a.betas)}
+
+    def _attach(self) -> None:
+        """Registers everything; afterwards model and service hold the same parameters."""
+        o = self._options
+        self._session = Session(
+            job=self.job, rank=self._rank, world_size=self._world_size, address=o.address,
+            max_grad_norm=float(o.max_grad_norm or 0.0),
+            missing_gradient=opts.MISSING[o.missing_gradient], timeout=o.timeout,
+            connect_timeout=o.connect_timeout)
+        try:
+            self._register_all()
+            self._fill_params()
+            self.last_step, self.resumed = self._session.begin()
+        except BaseException:
+            # Closing could end a job whose state a corrected program still wants.
+            self._session.abandon()
+            raise
+        if self.resumed:
+            self._deliver()
+            if o.verbose and self._rank == 0:
+                print(f"dmuon: job {self.job} goes on after step {self.last_step}", flush=True)
+
+    def _register_all(self) -> None:
+        o = self._options
+        index = {}
+        for group in self.param_groups:
+            index[group["group_name"]] = self._session.add_group(
+                group["group_name"],
+                algorithm=_abi.DMUON_MUON if group["algorithm"] == "muon" else _abi.DMUON_ADAMW,
+                momentum_form=opts.MOMENTUM_FORMS[o.momentum_form], nesterov=int(o.nesterov),
+                coefficients=opts.COEFFICIENTS[o.coefficients], iterations=o.iterations,
+                eps_mode=opts.EPS_MODES[o.eps_mode], newton_schulz_eps=o.ns_eps,
+                scale=opts.SCALES[o.scale], adamw_eps=o.adamw.eps)
+        for t in self._tensors:
+            name, h = t.route.name, t.holding
+            t.index = self._session.add_tensor(
+                name, shape=h.shape, dtype=dtype_code(name, t.route.param.dtype),
+                group=index[t.route.group], offset=h.offset, length=h.length, reduced=h.reduced,
+                row_blocks=o.row_blocks.get(name, ()))
+        self.plan: PlanInfo = self._session.register()
+        self._fetch_buffers()
+
+    def _fetch_buffers(self) -> None:
+        for t in self._tensors:
+            dtype = t.route.param.dtype
+            t.grad_buffer = self._session.grad_buffer(t.index, t.local_shape, dtype)
+            t.param_buffer = self._session.param_buffer(t.index, t.local_shape, dtype)
+
+    @torch.no_grad()
+    def _fill_params(self) -> None:
+        for t in self._tensors:
+            t.param_buffer.copy_(sharding.local_part(t.route.param))
+
+    # -- a step ------------------------------------------------------------------------------------
+
+    def _run(self, step: int, hypers: list[tuple[float, float, float, float]]) -> StepResult:
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                self._submit(step)
+                self._session.start(step, hypers)
+                return self._session.wait(step)
+            except Reattached:
+                self._fetch_buffers()
+            except Stale:
+                self.plan = self._session.register()
+                self._fetch_buffers()
+        raise RuntimeError(f"step {step} was interrupted {_MAX_ATTEMPTS} times by a new arena or plan")
+
+    def _submit(self, step: int) -> None:
+        # Checked first: an error must come before the first mark, or a later step() would find it.
+        grads = [_local_grad(t) for t in self._tensors]
+        for t, grad in zip(self._tensors, grads, strict=True):
+            if t.holding.empty:
+                continue
+            if grad is None:
+                self._session.submit_missing(t.index, step)
+                continue
+            t.grad_buffer.copy_(grad)
+            self._session.submit(t.index, step)
+
+    @torch.no_grad()
+    def _deliver(self) -> None:
+        for t in self._tensors:
+            sharding.local_part(t.route.param).copy_(t.param_buffer)
+
+
+def _local_grad(t: _Tensor) -> torch.Tensor | None:
+    """The worker's piece of the gradient. TypeError naming the tensor when it is not what was
+    registered."""
+    param, name = t.route.param, t.route.name
+    grad = param.grad
+    if grad is None:
+        return None
+    if grad.layout is not torch.strided:
+        raise TypeError(f"the gradient of {name} is {grad.layout}; only dense gradients are supported")
+    if grad.dtype != param.dtype:
+        raise TypeError(f"the gradient of {name} is {grad.dtype}, its parameter {param.dtype}")
+    if getattr(grad, "placements", None) != getattr(param, "placements", None):
+        raise TypeError(f"the gradient of {name} is placed as {getattr(grad, 'placements', None)}, its "
+                        f"parameter as {getattr(param, 'placements', None)}")
+    local = sharding.local_part(grad)
+    if tuple(local.shape) != t.local_shape:
+        raise TypeError(f"the gradient of {name} has local shape {tuple(local.shape)}, its parameter had "
+                        f"{t.local_shape} at registration")
+    return local
+
+
+def _hyper(group: dict[str, Any]) -> tuple[float, float, float, float]:
+    """ValueError naming the group; a bad value must not reach the other workers' step."""
+    first, second = group["betas"] if group["algorithm"] == "adamw" else (group["momentum"], 0.0)
+    values = tuple(float(v) for v in (group["lr"], group["weight_decay"], first, second))
+    where = f"of group {group['group_name']!r}"
+    opts.check_number(f"lr {where}", values[0], 0.0)
+    opts.check_number(f"weight_decay {where}", values[1], 0.0)
+    opts.check_number(f"momentum {where}", values[2], 0.0, 1.0)
+    opts.check_number(f"beta2 {where}", values[3], 0.0, 1.0)
+    return values
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    announced = int(os.environ.get("WORLD_SIZE", "1"))
+    if announced > 1:
+        raise RuntimeError(
+            f"WORLD_SIZE is {announced}, but torch.distributed has no process group: call "
+            "init_process_group before dmuon.Muon"
+        )
+    return 0, 1
+
+
+def _job_id(chosen: str | None, rank: int, world_size: int, verbose: bool) -> str:
+    """The argument, else DMUON_JOB, else torchrun's run id, else a fresh one that rank 0 draws."""
+    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    known = chosen or os.environ.get("DMUON_JOB") or (elastic if elastic != "none" else None)
+    if known:
+        return known
+    drawn = [f"job-{secrets.token_hex(6)}" if rank == 0 else None]
+    if world_size > 1:
+        dist.broadcast_object_list(drawn, src=0)
+    if verbose and rank == 0:
+        print(f"dmuon: no job id was given, so this run is {drawn[0]}. To keep optimizer state over a "
+              "restart of the trainer, give job=..., DMUON_JOB or torchrun --rdzv-id", flush=True)
+    return drawn[0]

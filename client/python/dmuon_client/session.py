@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""One worker's session with the daemon: dmuon.h with Python types and exceptions."""
+
+import atexit
+import ctypes
+import dataclasses
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import torch
+
+from dmuon_client import _abi
+
+# Of one wait inside the library, so that Ctrl-C is noticed between two.
+_SLICE_MS = 500
+_DTYPES = {torch.float32: _abi.DMUON_FLOAT32, torch.bfloat16: _abi.DMUON_BFLOAT16}
+
+
+class DmuonError(RuntimeError):
+    """What the service answered. `status` is a DMUON_ value, `code` its name."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.status = status
+        self.code = code
+
+
+class Reattached(Exception):
+    """The arena was replaced: fetch the buffers, fill, submit and start the same step again."""
+
+
+class Stale(Exception):
+    """Ownership moved: register again, then as for Reattached."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """What became of a step."""
+
+    step: int
+    skipped: bool  # a gradient was not finite: nothing changed on any worker
+    replayed: bool  # it had been applied before and was only delivered again
+    grad_norm: float  # over all tensors and workers, before clipping; NaN when skipped
+    clip: float  # factor that clipping applied
+    newton_schulz_calls: int  # of the job on this node, since its start
+    service_seconds: float  # last worker's arrival to the daemon's answer
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanInfo:
+    """What the plan says to a worker."""
+
+    generation: int
+    matrix_units: int
+    elementwise_units: int
+    arena_bytes: int
+
+
+def dtype_code(name: str, dtype: torch.dtype) -> int:
+    """TypeError naming the parameter when the service does not take `dtype`."""
+    if dtype not in _DTYPES:
+        raise TypeError(f"{name} is {dtype}; the service takes torch.float32 and torch.bfloat16")
+    return _DTYPES[dtype]
+
+
+class Session:
+    """Owns the library's client. One thread at a time. A forked child must leave it alone.
+
+    The job's state outlives the session unless `close` ends it: an exception, a signal or os._exit
+    leave it for a restarted worker.
+    """
+
+    def __init__(self, *, job: str, rank: int, world_size: int, address: str | None,
+                 max_grad_norm: float, missing_gradient: int, timeout: float,
+                 connect_timeout: float) -> None:
+        self._library = _abi.load()
+        self._pid = os.getpid()
+        self._timeout = timeout
+        self._client = ctypes.c_void_p()
+        config = _abi.dmuon_config(
+            ctypes.sizeof(_abi.dmuon_config), address.encode() if address else None, job.encode(),
+            rank, world_size, max_grad_norm, missing_gradient, int(connect_timeout * 1000),
+            int(timeout * 1000))
+        self._check(self._library.dmuon_open(ctypes.byref(config), ctypes.byref(self._client)))
+        atexit.register(self._close_at_exit)
+
+    def add_group(self, name: str, **fields: int | float) -> int:
+        group = _abi.dmuon_group(struct_size=ctypes.sizeof(_abi.dmuon_group), name=name.encode(),
+                                 **fields)
+        return self._add(self._library.dmuon_add_group, group)
+
+    def add_tensor(self, name: str, *, shape: Sequence[int], dtype: int, group: int,
+                   offset: Sequence[int], length: Sequence[int], reduced: bool,
+                   row_blocks: Sequence[int]) -> int:
+        if len(shape) > _abi.DMUON_MAX_DIMS:
+            raise ValueError(f"{name} has {len(shape)} dimensions; at most {_abi.DMUON_MAX_DIMS}")
+        sizes = ctypes.c_int64 * _abi.DMUON_MAX_DIMS
+        box = _abi.dmuon_box(sizes(*offset), sizes(*length))
+        blocks = (ctypes.c_int64 * len(row_blocks))(*row_blocks) if row_blocks else None
+        tensor = _abi.dmuon_tensor(
+            ctypes.sizeof(_abi.dmuon_tensor), name.encode(), len(shape), sizes(*shape), dtype, dtype,
+            group, box, box, int(reduced), blocks, len(row_blocks))
+        return self._add(self._library.dmuon_add_tensor, tensor)
+
+    def _add(self, function, item: ctypes.Structure) -> int:
+        index = ctypes.c_uint32()
+        self._check(function(self._client, ctypes.byref(item), ctypes.byref(index)))
+        return index.value
+
+    def register(self) -> PlanInfo:
+        """Waits for every worker of the job, then for the plan."""
+        info = _abi.dmuon_plan_info(struct_size=ctypes.sizeof(_abi.dmuon_plan_info))
+        self._check(self._library.dmuon_register(self._client, self._timeout_ms, ctypes.byref(info)))
+        return PlanInfo(info.generation, info.matrix_units, info.elementwise_units, info.arena_bytes)
+
+    def begin(self) -> tuple[int, bool]:
+        """(last applied step, whether the parameter buffers now hold the service's parameters)."""
+        last_step, resumed = ctypes.c_uint64(), ctypes.c_int32()
+        self._check(self._library.dmuon_begin(self._client, self._timeout_ms, ctypes.byref(last_step),
+                                              ctypes.byref(resumed)))
+        return last_step.value, bool(resumed.value)
+
+    def grad_buffer(self, tensor: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return self._buffer(self._library.dmuon_grad_buffer, tensor, shape, dtype)
+
+    def param_buffer(self, tensor: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return self._buffer(self._library.dmuon_param_buffer, tensor, shape, dtype)
+
+    def _buffer(self, function, tensor: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A view of the arena, valid until close or Reattached."""
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._check(function(self._client, tensor, ctypes.byref(data), ctypes.byref(size)))
+        if size.value == 0:
+            return torch.empty(shape, dtype=dtype)
+        memory = (ctypes.c_ubyte * size.value).from_address(data.value)
+        return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
+
+    def submit(self, tensor: int, step: int) -> None:
+        self._check(self._library.dmuon_submit(self._client, tensor, step))
+
+    def submit_missing(self, tensor: int, step: int) -> None:
+        self._check(self._library.dmuon_submit_missing(self._client, tensor, step))
+
+    def start(self, step: int, hypers: Sequence[tuple[float, float, float, float]]) -> None:
+        """Starts a step; `hypers` are (lr, weight decay, momentum or beta1, beta2) of each group."""
+        array = (_abi.dmuon_hyper * len(hypers))(*hypers)
+        self._check(self._library.dmuon_step(self._client, step, array, len(hypers)))
+
+    def wait(self, step: int) -> StepResult:
+        """Until the parameter buffers carry `step`."""
+        result = _abi.dmuon_step_result(struct_size=ctypes.sizeof(_abi.dmuon_step_result))
+        # The library gives up at the timeout with a better message; this is the net under it.
+        deadline = time.monotonic() + self._timeout + 5.0
+        while True:
+            started = time.monotonic()
+            status = self._library.dmuon_wait(self._client, step, _SLICE_MS, ctypes.byref(result))
+            now = time.monotonic()
+            # An early DMUON_DEADLINE_EXCEEDED is the daemon's own and says who is missing.
+            of_slice = status == _abi.DMUON_DEADLINE_EXCEEDED and now - started >= _SLICE_MS / 1000
+            if not of_slice or now >= deadline:
+                break
+        self._check(status)
+        return StepResult(result.step, bool(result.skipped), bool(result.replayed), result.grad_norm,
+                          result.clip, result.newton_schulz_calls, result.service_seconds)
+
+    def close(self) -> None:
+        """Ends the session in order. When every worker of the job has, the daemon drops the state."""
+        if self._client and self._pid == os.getpid():
+            atexit.unregister(self._close_at_exit)
+            client, self._client = self._client, ctypes.c_void_p()
+            self._library.dmuon_close(client)
+
+    def abandon(self) -> None:
+        """Leaves the session to the end of the process, which the daemon takes for a worker's death."""
+        atexit.unregister(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        # The interpreter leaves an exception that ended the program in sys.last_type; a restarted
+        # program will want the state then. A child of multiprocessing cannot tell how it ends.
+        if getattr(sys, "last_type", None) is None and multiprocessing.parent_process() is None:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        return not self._client
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._timeout * 1000)
+
+    def _check(self, status: int) -> None:
+        if status == _abi.DMUON_OK:
+            return
+        message = (self._library.dmuon_last_error() or b"").decode(errors="replace")
+        if status == _abi.DMUON_REATTACHED:
+            raise Reattached(message)
+        if status == _abi.DMUON_STALE_GENERATION:
+            raise Stale(message)
+        code = self._library.dmuon_status_name(status).decode()
+        raise DmuonError(status, code, message)

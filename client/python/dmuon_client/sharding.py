@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""What this worker holds of a parameter, as a box of the whole tensor. Public PyTorch API only."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
+
+
+class ShardingError(ValueError):
+    """A layout that the client cannot describe; the message names the parameter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """The box [offset, offset + length) that this worker holds, and whether its gradient is reduced."""
+
+    shape: tuple[int, ...]  # of the whole tensor; a scalar counts as one element in one dimension
+    offset: tuple[int, ...]
+    length: tuple[int, ...]
+    reduced: bool
+
+    @property
+    def empty(self) -> bool:
+        return 0 in self.length
+
+
+def chunk(size: int, parts: int, index: int) -> tuple[int, int]:
+    """(offset, length) of piece `index` of `size` split as torch.chunk does: ceil-sized pieces, the
+    last one shorter, later ones empty."""
+    step = -(-size // parts)
+    start = min(index * step, size)
+    return start, min(step, size - start)
+
+
+def shard_box(shape: Sequence[int], dim: int, parts: int,
+              index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and lengths of piece `index` of a tensor split along `dim`."""
+    offset, length = [0] * len(shape), list(shape)
+    offset[dim], length[dim] = chunk(shape[dim], parts, index)
+    return tuple(offset), tuple(length)
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The worker's own piece; shares memory with `tensor`. Call it without autograd."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def holds(name: str, param: nn.Parameter, *, world_size: int, replicated: bool,
+          reduced: bool | None) -> Holding:
+    """What this worker holds of `param`. `replicated`: it lies inside DistributedDataParallel.
+    `reduced`: the user's word on gradients of plain parameters, None if there is none."""
+    if isinstance(param, DTensor):
+        return _holds_dtensor(name, param, world_size)
+    shape = tuple(param.shape) or (1,)
+    if world_size == 1 or replicated:
+        is_reduced = True
+    elif reduced is None:
+        raise ShardingError(
+            f"{name} is a plain parameter, one of {world_size} workers has it, and it is inside neither "
+            "DistributedDataParallel nor fully_shard: say reduced=True if your code averages "
+            "gradients over the workers before step(), reduced=False if the service shall"
+        )
+    else:
+        is_reduced = reduced
+    return Holding(shape, (0,) * len(shape), shape, is_reduced)
+
+
+def _holds_dtensor(name: str, param: DTensor, world_size: int) -> Holding:
+    mesh = param.device_mesh
+    if mesh.ndim != 1:
+        raise ShardingError(
+            f"{name} lies on a device mesh of {mesh.ndim} dimensions; only 1 is supported yet"
+        )
+    if mesh.size() != world_size:
+        raise ShardingError(
+            f"{name} lies on a device mesh of {mesh.size()} workers, but the job has {world_size}; "
+            "parts of a job are not supported yet"
+        )
+    shape = tuple(param.shape) or (1,)
+    placement = param.placements[0]
+    if type(placement) is Shard:
+        dim = placement.dim % len(shape)
+        offset, length = shard_box(shape, dim, mesh.size(), mesh.get_local_rank())
+    elif type(placement) is Replicate:
+        offset, length = (0,) * len(shape), shape
+    else:
+        raise ShardingError(f"{name} has placement {placement}; only Shard and Replicate are supported")
+    with torch.no_grad():
+        local = tuple(local_part(param).shape) or (1,)
+    if 0 in local and 0 in length:
+        local = length  # an empty piece has no place; its other dimensions do not matter
+    if local != length:
+        raise ShardingError(
+            f"{name} {shape} on rank {mesh.get_local_rank()} holds {local}, but {placement} over "
+            f"{mesh.size()} workers gives {length}"
+        )
+    return Holding(shape, offset, length, True)
+
+
+def replicated_parameters(model: nn.Module) -> set[int]:
+    """ids of the parameters whose gradients a DistributedDataParallel module averages."""
+    found: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel):
+            found.update(id(p) for p in module.module.parameters())
+    return found

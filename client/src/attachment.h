@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A worker's attachment to its daemon over any number of sessions: connects, registers, holds the
+// arena, and after a lost connection opens a new session, moves what the old arena held into the
+// new one, and resubmits the step in flight. The trainer's pointers into the arena never move.
+//
+// Blocking calls come from one thread (the client's own). Cancel, Mark and the buffers may be used
+// from any other.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/src/arena_view.h"
+#include "client/src/session.h"
+#include "dmuon/v1/node.pb.h"
+#include "wire/arena.h"
+#include "wire/mutex.h"
+
+namespace dmuon::client {
+
+struct Endpoint {
+  std::string address;
+  std::string job_id;
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  std::chrono::milliseconds connect_timeout{};  // how long Connect tries
+  std::chrono::milliseconds call_timeout{};     // of one call, and of one recovery
+};
+
+class Attachment {
+ public:
+  explicit Attachment(Endpoint endpoint);
+
+  // Opens the first session. UNAVAILABLE names address, time and last cause.
+  absl::Status Connect();
+
+  // What Register sends, and the layout of the arena that answers it. Once, before Register.
+  void Prepare(v1::RegisterRequest registration, wire::ArenaLayout layout);
+
+  // Registers and maps the arena; whatever an earlier arena held is moved into it.
+  absl::StatusOr<v1::RegisterResponse> Register();
+  absl::StatusOr<v1::BeginResponse> Begin();
+  // Runs a step to its answer, through lost connections. DATA_LOSS/STATE_LOST when the daemon came
+  // back without the state of the step or of the one before.
+  absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request);
+  // Ends the session in order, if there is one. Also after Cancel.
+  void Close();
+
+  // Any thread: ends the blocking call in progress and all later ones but Close with CANCELLED.
+  void Cancel();
+
+  // Any thread, after Register. Pieces of the arena at addresses that never change; an empty piece
+  // has an address too.
+  std::span<std::byte> grad(size_t tensor);
+  std::span<std::byte> param(size_t tensor);
+  // Stores the word of a tensor's gradient (release).
+  void Mark(size_t tensor, uint64_t step, wire::WordState state);
+
+ private:
+  absl::Status Connect(Deadline until, Deadline taken_until);
+  absl::StatusOr<v1::RegisterResponse> Attach(Deadline until);
+  absl::StatusOr<v1::RegisterResponse> RegisterOnce(Session& session, Deadline until);
+  absl::StatusOr<v1::BeginResponse> Begin(bool must_resume, Deadline until);
+  absl::Status Resume(uint64_t step, Deadline until);
+  absl::Status Adopt(wire::Arena arena);
+  std::shared_ptr<Session> session();
+  void DropSession();
+  bool Pause(Deadline until);
+  v1::OpenRequest NextOpen();
+  Deadline CallDeadline() const { return Clock::now() + endpoint_.call_timeout; }
+  std::span<std::byte> Piece(const wire::ArenaLayout::Piece& piece);
+
+  const Endpoint endpoint_;
+  const std::string process_;  // first part of every incarnation
+
+  // Of the thread that makes blocking calls.
+  v1::RegisterRequest registration_;
+  wire::ArenaLayout layout_;  // constant after Prepare, then read by all
+  uint64_t generation_ = 0;
+  bool attached_ = false;  // the session has registered
+  bool begun_ = false;     // and begun
+  uint64_t opened_ = 0;    // sessions asked for
+  std::chrono::milliseconds pause_{};
+  std::minstd_rand jitter_;
+
+  wire::Mutex mu_;  // leaf lock
+  wire::CondVar cancelled_changed_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);
+  wire::Arena arena_ ABSL_GUARDED_BY(mu_);  // checked; its words are what the daemon reads
+  ArenaView view_ ABSL_GUARDED_BY(mu_);     // the same memory where the trainer sees it
+};
+
+}  // namespace dmuon::client

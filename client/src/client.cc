@@ -1,0 +1,292 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "client/src/client.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "wire/error.h"
+#include "wire/validate.h"
+
+namespace dmuon::client {
+namespace {
+
+constexpr uint64_t kMaxStep = (uint64_t{1} << 62) - 1;  // a word keeps two bits for the state
+constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;
+
+absl::Status NotReady(absl::string_view message) {
+  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY, message);
+}
+
+absl::Status CheckStep(uint64_t step) {
+  if (step >= 1 && step <= kMaxStep) return absl::OkStatus();
+  return wire::InvalidField(absl::StrCat("step ", step, " is not in 1..", kMaxStep));
+}
+
+absl::Status CheckJob(const Endpoint& endpoint, const v1::JobSpec& job) {
+  DMUON_RETURN_IF_ERROR(wire::ValidateId(job.job_id(), "job_id"));
+  if (job.world_size() < 1 || job.world_size() > wire::kMaxWorldSize) {
+    return wire::InvalidField(
+        absl::StrCat("world_size ", job.world_size(), " is not in 1..", wire::kMaxWorldSize));
+  }
+  if (endpoint.rank >= job.world_size()) {
+    return wire::InvalidField(
+        absl::StrCat("rank ", endpoint.rank, " is not below world_size ", job.world_size()));
+  }
+  if (!(job.max_grad_norm() >= 0) || std::isinf(job.max_grad_norm())) {
+    return wire::InvalidField(
+        absl::StrCat("max_grad_norm ", job.max_grad_norm(), " is not a finite number >= 0"));
+  }
+  if (endpoint.connect_timeout.count() < 0 || endpoint.call_timeout.count() <= 0) {
+    return wire::InvalidField(absl::StrCat("connect_timeout ", endpoint.connect_timeout.count(),
+                                           " ms must be >= 0 and call_timeout ",
+                                           endpoint.call_timeout.count(), " ms > 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Open(Endpoint endpoint, v1::JobSpec job) {
+  DMUON_RETURN_IF_ERROR(CheckJob(endpoint, job));
+  endpoint.job_id = job.job_id();
+  endpoint.world_size = job.world_size();
+  std::unique_ptr<Client> client(new Client(std::move(endpoint), std::move(job)));
+  DMUON_RETURN_IF_ERROR(client->attachment_.Connect());
+  client->Start();
+  return client;
+}
+
+Client::Client(Endpoint endpoint, v1::JobSpec job)
+    : endpoint_(std::move(endpoint)), attachment_(endpoint_) {
+  *registration_.mutable_job() = std::move(job);
+}
+
+// Signals belong to the trainer's threads: a handler must not run on ours.
+void Client::Start() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Client::~Client() {
+  {
+    wire::MutexLock lock(mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  attachment_.Cancel();
+  if (thread_.joinable()) thread_.join();
+  attachment_.Close();
+}
+
+absl::StatusOr<uint32_t> Client::AddGroup(v1::Group group) {
+  if (prepared_) return NotReady("a group comes before dmuon_register");
+  v1::JobSpec& job = *registration_.mutable_job();
+  *job.add_groups() = std::move(group);
+  return static_cast<uint32_t>(job.groups_size() - 1);
+}
+
+absl::StatusOr<uint32_t> Client::AddTensor(v1::Tensor tensor, v1::Shard shard) {
+  if (prepared_) return NotReady("a tensor comes before dmuon_register");
+  shard.set_tensor(tensors_);
+  *registration_.mutable_job()->add_tensors() = std::move(tensor);
+  *registration_.add_shards() = std::move(shard);
+  return tensors_++;
+}
+
+// Everything that one worker alone can know to be wrong is refused here, without a round trip.
+absl::Status Client::CheckRegistration() {
+  if (prepared_) return absl::OkStatus();
+  const v1::JobSpec& job = registration_.job();
+  DMUON_RETURN_IF_ERROR(wire::ValidateJobSpec(job));
+  const std::span<const v1::Shard* const> shards(registration_.shards().data(), tensors_);
+  DMUON_ASSIGN_OR_RETURN(const auto boxes, wire::ParseShards(job, shards, endpoint_.rank));
+  DMUON_ASSIGN_OR_RETURN(wire::ArenaLayout layout, wire::LayOut(job, boxes, kMaxArenaBytes));
+  *groups_.mutable_groups() = job.groups();
+  attachment_.Prepare(std::move(registration_), std::move(layout));
+  prepared_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::RegisterResponse> Client::Register(Timeout timeout) {
+  wire::MutexLock lock(mu_);
+  if (operation_ != Operation::kRegister) {
+    DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_register"));
+    DMUON_RETURN_IF_ERROR(CheckRegistration());
+    registered_ = begun_ = false;
+    wanted_step_ = 0;
+    Post(Operation::kRegister);
+  }
+  DMUON_RETURN_IF_ERROR(Await("dmuon_register", timeout));
+  registered_ = true;
+  return registered_response_;
+}
+
+absl::StatusOr<v1::BeginResponse> Client::Begin(Timeout timeout) {
+  wire::MutexLock lock(mu_);
+  if (operation_ != Operation::kBegin) {
+    DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_begin"));
+    if (!registered_) return NotReady("dmuon_register comes before dmuon_begin");
+    Post(Operation::kBegin);
+  }
+  DMUON_RETURN_IF_ERROR(Await("dmuon_begin", timeout));
+  begun_ = true;
+  answered_step_ = 0;
+  return begun_response_;
+}
+
+absl::Status Client::CheckTensor(uint32_t tensor) {
+  wire::MutexLock lock(mu_);
+  if (!registered_) return NotReady("buffers exist after dmuon_register");
+  if (tensor < tensors_) return absl::OkStatus();
+  return wire::InvalidField(
+      absl::StrCat("tensor ", tensor, " is not below the number of tensors, ", tensors_));
+}
+
+absl::StatusOr<std::span<std::byte>> Client::Gradient(uint32_t tensor) {
+  DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
+  return attachment_.grad(tensor);
+}
+
+absl::StatusOr<std::span<std::byte>> Client::Parameter(uint32_t tensor) {
+  DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
+  return attachment_.param(tensor);
+}
+
+absl::Status Client::Submit(uint32_t tensor, uint64_t step, wire::WordState state) {
+  DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
+  DMUON_RETURN_IF_ERROR(CheckStep(step));
+  {
+    // The marks of a step in flight are what a recovery resubmits.
+    wire::MutexLock lock(mu_);
+    if (operation_ == Operation::kStep) return RequireIdle("dmuon_submit");
+  }
+  attachment_.Mark(tensor, step, state);
+  return absl::OkStatus();
+}
+
+absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_step"));
+  if (!begun_) return NotReady("dmuon_begin comes before dmuon_step");
+  DMUON_RETURN_IF_ERROR(CheckStep(step));
+  std::vector<const v1::Hyper*> pointers;
+  for (const v1::Hyper& hyper : hypers) pointers.push_back(&hyper);
+  DMUON_RETURN_IF_ERROR(wire::ValidateHypers(groups_, pointers));
+  step_request_.set_step(step);
+  step_request_.clear_hypers();
+  for (v1::Hyper& hyper : hypers) *step_request_.add_hypers() = std::move(hyper);
+  wanted_step_ = answered_step_ = 0;
+  Post(Operation::kStep);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
+  wire::MutexLock lock(mu_);
+  if (step != 0 && step == answered_step_) return step_response_;
+  if (operation_ == Operation::kNone && wanted_step_ != 0 && wanted_step_ == step) {
+    Post(Operation::kStep);
+  }
+  if (operation_ != Operation::kStep || step_request_.step() != step) {
+    return NotReady(absl::StrCat("step ", step, " was not started"));
+  }
+  const absl::Status status = Await("dmuon_wait", timeout);
+  if (status.ok()) {
+    wanted_step_ = 0;
+    answered_step_ = step;
+    return step_response_;
+  }
+  // The daemon gave up on somebody, not on us: the step goes on when the caller comes back.
+  const bool retry = status.code() == absl::StatusCode::kDeadlineExceeded;
+  wanted_step_ = retry ? step : 0;
+  const v1::ErrorReason reason = wire::ReasonOf(status);
+  if (reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_STALE_GENERATION) {
+    begun_ = false;
+  }
+  return status;
+}
+
+void Client::Post(Operation operation) {
+  operation_ = operation;
+  done_ = false;
+  changed_.NotifyAll();
+}
+
+absl::Status Client::RequireIdle(absl::string_view verb) {
+  switch (operation_) {
+    case Operation::kNone:
+      return absl::OkStatus();
+    case Operation::kRegister:
+      return NotReady(absl::StrCat(verb, " while dmuon_register is unanswered: call that again"));
+    case Operation::kBegin:
+      return NotReady(absl::StrCat(verb, " while dmuon_begin is unanswered: call that again"));
+    case Operation::kStep:
+      return NotReady(absl::StrCat(verb, " while step ", step_request_.step(),
+                                   " is in flight: dmuon_wait for it"));
+  }
+  return absl::InternalError("unknown operation");
+}
+
+absl::Status Client::Await(absl::string_view verb, Timeout timeout) {
+  const Deadline deadline = Clock::now() + timeout.value_or(std::chrono::milliseconds(0));
+  while (!done_) {
+    if (!timeout.has_value()) {
+      changed_.Wait(mu_);
+    } else if (!changed_.WaitUntil(mu_, deadline) && !done_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(verb, " of rank ", endpoint_.rank, " of job ", endpoint_.job_id,
+                       ": no answer within ", timeout->count(), " ms; it goes on, call again"));
+    }
+  }
+  operation_ = Operation::kNone;
+  done_ = false;
+  return std::exchange(outcome_, absl::OkStatus());
+}
+
+void Client::Run() {
+  while (true) {
+    Operation operation;
+    {
+      wire::MutexLock lock(mu_);
+      while (!stopping_ && (operation_ == Operation::kNone || done_)) changed_.Wait(mu_);
+      if (stopping_) return;
+      operation = operation_;
+    }
+    absl::Status outcome = Execute(operation);
+    wire::MutexLock lock(mu_);
+    outcome_ = std::move(outcome);
+    done_ = true;
+    changed_.NotifyAll();
+  }
+}
+
+absl::Status Client::Execute(Operation operation) {
+  switch (operation) {
+    case Operation::kRegister: {
+      DMUON_ASSIGN_OR_RETURN(registered_response_, attachment_.Register());
+      return absl::OkStatus();
+    }
+    case Operation::kBegin: {
+      DMUON_ASSIGN_OR_RETURN(begun_response_, attachment_.Begin());
+      return absl::OkStatus();
+    }
+    case Operation::kStep: {
+      DMUON_ASSIGN_OR_RETURN(step_response_, attachment_.Step(step_request_));
+      return absl::OkStatus();
+    }
+    case Operation::kNone:
+      break;
+  }
+  return absl::InternalError("no operation to run");
+}
+
+}  // namespace dmuon::client

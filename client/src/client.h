@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A training worker's client: the order of calls, local checks, and waiting with timeouts. One
+// thread of its own runs the blocking operations (register, begin, step) one after the other; the
+// trainer's thread posts one and waits for it as long as it likes. A timeout leaves the operation
+// running; the same call again picks it up.
+//
+// Errors are absl::Status with the reasons of dmuon.v1; call order is
+// FAILED_PRECONDITION/NOT_READY.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/src/attachment.h"
+#include "dmuon/v1/node.pb.h"
+#include "wire/arena.h"
+#include "wire/mutex.h"
+
+namespace dmuon::client {
+
+// Of a wait: nullopt waits without end, 0 polls.
+using Timeout = std::optional<std::chrono::milliseconds>;
+
+class Client {
+ public:
+  // Connects. `job` carries what the worker knows before any tensor: id, world size, clipping,
+  // policy.
+  static absl::StatusOr<std::unique_ptr<Client>> Open(Endpoint endpoint, v1::JobSpec job);
+  // Ends the session in order, also in the middle of an operation.
+  ~Client();
+
+  // Before Register only. Checked as a whole by Register; return the index.
+  absl::StatusOr<uint32_t> AddGroup(v1::Group group);
+  absl::StatusOr<uint32_t> AddTensor(v1::Tensor tensor, v1::Shard shard);
+
+  absl::StatusOr<v1::RegisterResponse> Register(Timeout timeout);
+  absl::StatusOr<v1::BeginResponse> Begin(Timeout timeout);
+
+  // After Register; any thread. INVALID_ARGUMENT for an index out of range or a step out of bounds.
+  absl::StatusOr<std::span<std::byte>> Gradient(uint32_t tensor);
+  absl::StatusOr<std::span<std::byte>> Parameter(uint32_t tensor);
+  absl::Status Submit(uint32_t tensor, uint64_t step, wire::WordState state);
+
+  // Starts a step and returns.
+  absl::Status Step(uint64_t step, std::vector<v1::Hyper> hypers);
+  // Its answer. After DEADLINE_EXCEEDED the step is still wanted and Wait goes on with it; after
+  // any other error it is over, and may be started again. Answers again for the step answered last.
+  absl::StatusOr<v1::StepResponse> Wait(uint64_t step, Timeout timeout);
+
+ private:
+  enum class Operation { kNone, kRegister, kBegin, kStep };
+
+  Client(Endpoint endpoint, v1::JobSpec job);
+  void Start();
+  void Run();
+  absl::Status Execute(Operation operation);
+  absl::Status CheckRegistration();
+  absl::Status CheckTensor(uint32_t tensor);
+  void Post(Operation operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RequireIdle(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Await(absl::string_view verb, Timeout timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // The caller's until an operation is posted and again when it is picked up; the client thread's
+  // in between. The handover goes through mu_.
+  const Endpoint endpoint_;
+  v1::RegisterRequest registration_;  // empty after the first Register
+  uint32_t tensors_ = 0;
+  bool prepared_ = false;
+  v1::JobSpec groups_;  // groups only, to check hyper-parameters
+  v1::StepRequest step_request_;
+  v1::RegisterResponse registered_response_;
+  v1::BeginResponse begun_response_;
+  v1::StepResponse step_response_;
+
+  wire::Mutex mu_;
+  wire::CondVar changed_;
+  Operation operation_ ABSL_GUARDED_BY(mu_) = Operation::kNone;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;  // it has ended; nobody has picked it up
+  absl::Status outcome_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool registered_ ABSL_GUARDED_BY(mu_) = false;
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t wanted_step_ ABSL_GUARDED_BY(mu_) = 0;    // ended by a timeout; Wait starts it again
+  uint64_t answered_step_ ABSL_GUARDED_BY(mu_) = 0;  // step_response_ is its answer
+
+  Attachment attachment_;
+  std::thread thread_;
+};
+
+}  // namespace dmuon::client

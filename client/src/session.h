@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One session with a daemon: the gRPC connection, the session id and the arena channel. It lives
+// and dies as a whole; after a lost connection a new one is opened. No policy here: no retries, no
+// state of the job.
+//
+// One thread at a time makes calls; Cancel may come from another.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dmuon/v1/node.pb.h"
+#include "wire/arena.h"
+
+namespace dmuon::client {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+// True for errors that end the session but not the job: no daemon, a daemon shutting down, or one
+// that restarted and does not know the session.
+bool IsConnectionLost(const absl::Status& status);
+
+class Session {
+ public:
+  // One attempt: Open, arena channel, hello, welcome. UNAVAILABLE names the address and the cause.
+  // INVALID_ARGUMENT for an address that is no unix socket: worker and daemon share memory.
+  static absl::StatusOr<std::shared_ptr<Session>> Open(const std::string& address,
+                                                       const v1::OpenRequest& request,
+                                                       Deadline deadline);
+  virtual ~Session() = default;
+
+  // The calls of dmuon.v1.NodeService; `session_id` of the request is filled in. A deadline that
+  // passes without the daemon's answer is DEADLINE_EXCEEDED without a reason.
+  virtual absl::StatusOr<v1::RegisterResponse> Register(v1::RegisterRequest& request,
+                                                        Deadline deadline) = 0;
+  virtual absl::StatusOr<v1::BeginResponse> Begin(v1::BeginRequest request, Deadline deadline) = 0;
+  virtual absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request, Deadline deadline) = 0;
+  virtual absl::Status Close(Deadline deadline) = 0;
+
+  // The arena that follows an answered Register, checked against the layout.
+  virtual absl::StatusOr<wire::Arena> ReceiveArena(const wire::ArenaLayout& layout,
+                                                   uint64_t generation, Deadline deadline) = 0;
+
+  // Ends the call in progress, and every later one but Close, with CANCELLED.
+  virtual void Cancel() = 0;
+};
+
+}  // namespace dmuon::client

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A node's way to its coordinator: in the same process (standalone) or over gRPC.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dmuon/v1/coordinator.pb.h"
+
+namespace dmuon {
+
+class CoordinatorLink {
+ public:
+  // Called for every plan and refusal that concerns this node, from a thread of the link, never from
+  // inside one of the calls below. Must not block.
+  using PlanSink = std::function<void(const v1::WatchPlansResponse& event)>;
+
+  virtual ~CoordinatorLink() = default;
+
+  // Joins and keeps the membership alive until `Stop`. Asynchronous: a coordinator that cannot be
+  // reached is retried with backoff, and every Join reports what `held` returns then.
+  virtual void Start(PlanSink sink, std::function<v1::JoinRequest()> join) = 0;
+  // Leaves in order and stops all threads; the sink is not called afterwards.
+  virtual void Stop() = 0;
+
+  // Thread-safe. UNAVAILABLE while there is no coordinator: the caller tells its worker to retry.
+  virtual absl::Status RegisterWorker(v1::RegisterWorkerRequest request) = 0;
+  virtual absl::Status ReleaseJob(const std::string& job_id) = 0;
+
+  // "standalone" or the coordinator's address.
+  [[nodiscard]] virtual std::string address() const = 0;
+};
+
+}  // namespace dmuon

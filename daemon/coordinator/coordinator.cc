@@ -1,0 +1,428 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/coordinator/coordinator.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/coordinator/spec_difference.h"
+#include "daemon/plan/plan.h"
+#include "wire/error.h"
+#include "wire/grpc_status.h"
+
+namespace dmuon::coordinator {
+namespace {
+
+Outcome Fail(absl::Status status) {
+  Outcome outcome;
+  outcome.status = std::move(status);
+  return outcome;
+}
+
+absl::Status SpecMismatch(absl::string_view message) {
+  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
+                     message);
+}
+
+v1::WatchPlansResponse PlanEvent(const v1::Plan& plan) {
+  v1::WatchPlansResponse event;
+  *event.mutable_plan() = plan;
+  return event;
+}
+
+v1::WatchPlansResponse RefusalEvent(const std::string& job_id, const absl::Status& why) {
+  v1::WatchPlansResponse event;
+  v1::Refusal& refusal = *event.mutable_refusal();
+  refusal.set_job_id(job_id);
+  refusal.set_code(static_cast<int32_t>(why.code()));
+  refusal.set_message(std::string(why.message()));
+  refusal.set_reason(std::string(wire::ReasonName(wire::ReasonOf(why))));
+  return event;
+}
+
+std::string SerializeShards(const v1::RegisterWorkerRequest& request) {
+  v1::RegisterWorkerRequest only_shards;
+  *only_shards.mutable_shards() = request.shards();
+  return only_shards.SerializeAsString();
+}
+
+absl::StatusOr<std::vector<wire::ShardBoxes>> Parse(const v1::JobSpec& job,
+                                                    const v1::RegisterWorkerRequest& request,
+                                                    uint32_t rank) {
+  const std::vector<const v1::Shard*> shards(request.shards().pointer_begin(),
+                                             request.shards().pointer_end());
+  return wire::ParseShards(job, shards, rank);
+}
+
+absl::Status CheckJoin(const v1::JoinRequest& request) {
+  DMUON_RETURN_IF_ERROR(wire::ValidateId(request.node().node_id(), "node_id"));
+  DMUON_RETURN_IF_ERROR(wire::ValidateId(request.node().incarnation(), "incarnation"));
+  if (request.protocol_version() != wire::kProtocolVersion) {
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_PROTOCOL_VERSION,
+                       absl::StrCat("node '", request.node().node_id(), "' speaks protocol version ",
+                                    request.protocol_version(), ", the coordinator ",
+                                    wire::kProtocolVersion));
+  }
+  if (request.slots() < 1 || request.slots() > kMaxSlotsPerNode) {
+    return wire::InvalidField(absl::StrCat("slots is ", request.slots(), ", allowed are 1..",
+                                           kMaxSlotsPerNode));
+  }
+  if (request.highest_generation() > kMaxReportedGeneration) {
+    return wire::InvalidField(absl::StrCat("highest_generation is ", request.highest_generation(),
+                                           ", at most ", kMaxReportedGeneration));
+  }
+  for (const v1::HeldJob& held : request.held()) {
+    DMUON_RETURN_IF_ERROR(wire::ValidateJobSpec(held.job()));
+    if (held.plan().job_id() != held.job().job_id() || held.plan().generation() < 1 ||
+        held.plan().generation() > kMaxReportedGeneration) {
+      return wire::InvalidField(absl::StrCat(
+          "held job '", held.job().job_id(), "' comes with a plan of job '", held.plan().job_id(),
+          "', generation ", held.plan().generation()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Holds(const v1::JoinRequest& request, const std::string& job_id) {
+  return std::any_of(request.held().begin(), request.held().end(),
+                     [&](const v1::HeldJob& held) { return held.job().job_id() == job_id; });
+}
+
+void AddReason(absl::string_view text, Outcome& outcome) {
+  absl::StrAppend(&outcome.reason, outcome.reason.empty() ? "" : "; ", text);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(Options options)
+    : options_(options), highest_generation_(options.highest_generation) {}
+
+absl::Status Coordinator::CheckMember(const v1::NodeIdentity& node) const {
+  if (IsMember(node)) return absl::OkStatus();
+  return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_NODE,
+                     absl::StrCat("node '", node.node_id(), "' in incarnation '",
+                                  node.incarnation(), "' is no member; join again"));
+}
+
+bool Coordinator::IsMember(const v1::NodeIdentity& node) const {
+  const auto member = members_.find(node.node_id());
+  return member != members_.end() && member->second.incarnation == node.incarnation();
+}
+
+Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
+  if (absl::Status status = CheckJoin(request); !status.ok()) return Fail(std::move(status));
+  Outcome outcome;
+  const std::string& id = request.node().node_id();
+  if (!IsMember(request.node())) {
+    const bool replaces = members_.count(id) > 0;
+    if (replaces) ForgetWaiting(id);
+    AddReason(absl::StrCat("node ", id, replaces ? " joins anew with " : " joins with ",
+                           request.slots(), " slots"),
+              outcome);
+  }
+  DropLost(request, outcome);
+  members_[id] = Member{request.node().incarnation(), request.slots(), now + options_.lease};
+  highest_generation_ = std::max(highest_generation_, request.highest_generation());
+  AdoptHeld(request, outcome);
+  return outcome;
+}
+
+void Coordinator::DropLost(const v1::JoinRequest& request, Outcome& outcome) {
+  const std::string& id = request.node().node_id();
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto current = job++;  // Refuse erases it
+    const auto planned_for = current->second.incarnations.find(id);
+    if (planned_for == current->second.incarnations.end() ||
+        planned_for->second == request.node().incarnation()) {
+      continue;
+    }
+    if (Holds(request, current->first)) {
+      planned_for->second = request.node().incarnation();
+      continue;
+    }
+    const absl::Status lost =
+        wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                    absl::StrCat("node '", id, "' came back without the state of job '",
+                                 current->first, "'; register again for a new plan"));
+    AddReason(absl::StrCat("job ", current->first, " is forgotten: its state on node ", id,
+                           " is lost"),
+              outcome);
+    Refuse(current, lost, id, outcome);
+  }
+}
+
+void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
+  for (const v1::HeldJob& held : request.held()) {
+    highest_generation_ = std::max(highest_generation_, held.plan().generation());
+    const std::string& id = held.job().job_id();
+    const auto known = jobs_.find(id);
+    // A plan of ours that is as new stays: the node hears of it when its watch begins.
+    if (known != jobs_.end() && known->second.plan.has_value() &&
+        known->second.plan->generation() >= held.plan().generation()) {
+      continue;
+    }
+    Job job;
+    job.spec = held.job();
+    job.spec_bytes = held.job().SerializeAsString();
+    job.plan = held.plan();
+    for (const std::string& node : held.plan().nodes()) {
+      // Empty for a node that has not come back yet: whatever process it comes back as, it must
+      // hold the job.
+      const auto member = members_.find(node);
+      job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
+    }
+    jobs_[id] = std::move(job);
+    AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
+                           ": generation ", held.plan().generation(), ", step ", held.last_step()),
+              outcome);
+  }
+}
+
+void Coordinator::ForgetWaiting(const std::string& node_id) {
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto current = job++;
+    if (current->second.plan.has_value()) continue;
+    std::erase_if(current->second.ranks,
+                  [&](const auto& rank) { return rank.second.node_id == node_id; });
+    if (current->second.ranks.empty()) jobs_.erase(current);
+  }
+}
+
+Outcome Coordinator::Beat(absl::Time now, const v1::BeatRequest& request) {
+  if (absl::Status status = CheckMember(request.node()); !status.ok()) {
+    return Fail(std::move(status));
+  }
+  members_[request.node().node_id()].lease_end = now + options_.lease;
+  return {};
+}
+
+Outcome Coordinator::Leave(absl::Time /*now*/, const v1::LeaveRequest& request) {
+  if (absl::Status status = CheckMember(request.node()); !status.ok()) {
+    return Fail(std::move(status));
+  }
+  members_.erase(request.node().node_id());
+  ForgetWaiting(request.node().node_id());
+  Outcome outcome;
+  outcome.reason = absl::StrCat("node ", request.node().node_id(), " leaves");
+  return outcome;
+}
+
+Outcome Coordinator::Tick(absl::Time now) {
+  Outcome outcome;
+  for (auto member = members_.begin(); member != members_.end();) {
+    if (member->second.lease_end > now) {
+      ++member;
+      continue;
+    }
+    const absl::Duration silent = now - member->second.lease_end + options_.lease;
+    AddReason(absl::StrCat("node ", member->first, " is out: silent for ",
+                           absl::FormatDuration(silent), ", lease ",
+                           absl::FormatDuration(options_.lease)),
+              outcome);
+    ForgetWaiting(member->first);
+    member = members_.erase(member);
+  }
+  return outcome;
+}
+
+Outcome Coordinator::RegisterWorker(absl::Time now, const v1::RegisterWorkerRequest& request) {
+  if (absl::Status status = CheckMember(request.node()); !status.ok()) {
+    return Fail(std::move(status));
+  }
+  members_[request.node().node_id()].lease_end = now + options_.lease;
+  if (absl::Status status = wire::ValidateJobSpec(request.job()); !status.ok()) {
+    return Fail(std::move(status));
+  }
+  if (request.rank() >= request.job().world_size()) {
+    return Fail(wire::InvalidField(absl::StrCat("rank is ", request.rank(), ", world_size ",
+                                                request.job().world_size())));
+  }
+  if (auto parsed = Parse(request.job(), request, request.rank()); !parsed.ok()) {
+    return Fail(std::move(parsed).status());
+  }
+  const auto job = jobs_.find(request.job().job_id());
+  if (job != jobs_.end() && job->second.plan.has_value()) {
+    return RegisterPlanned(request, job->second);
+  }
+  return RegisterWaiting(request);
+}
+
+Outcome Coordinator::RegisterWaiting(const v1::RegisterWorkerRequest& request) {
+  Outcome outcome;
+  const std::string& id = request.job().job_id();
+  const auto job = jobs_.try_emplace(id).first;
+  Job& waiting = job->second;
+  std::string spec_bytes = request.job().SerializeAsString();
+  waiting.ranks.erase(request.rank());
+  if (waiting.ranks.empty()) {
+    waiting.spec = request.job();
+    waiting.spec_bytes = std::move(spec_bytes);
+  } else if (waiting.spec_bytes != spec_bytes) {
+    // One of them is wrong, and nobody can tell which: all are told, so that none waits for the rest.
+    const absl::Status why = SpecMismatch(absl::StrCat(
+        "job '", id, "': ",
+        SpecDifference(request.job(), absl::StrCat("rank ", request.rank()), waiting.spec,
+                       absl::StrCat("rank ", waiting.ranks.begin()->first))));
+    outcome.status = why;
+    outcome.planning = Planning::kRefused;
+    outcome.reason = absl::StrCat("job ", id, " is refused: ", absl::string_view(why.message()));
+    Refuse(job, why, "", outcome);
+    return outcome;
+  }
+  waiting.ranks[request.rank()] = {request.node().node_id(), SerializeShards(request)};
+  if (waiting.ranks.size() == waiting.spec.world_size()) {
+    PlanJob(job, outcome);
+  } else {
+    outcome.reason = absl::StrCat("job ", id, ": rank ", request.rank(), " is in, ",
+                                  waiting.ranks.size(), " of ", waiting.spec.world_size());
+  }
+  return outcome;
+}
+
+Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job) {
+  const std::string& id = request.job().job_id();
+  const std::string who = absl::StrCat("rank ", request.rank());
+  if (job.spec_bytes != request.job().SerializeAsString()) {
+    return Fail(SpecMismatch(
+        absl::StrCat("job '", id, "' runs and has another specification: ",
+                     SpecDifference(request.job(), who, job.spec, "the running job"))));
+  }
+  const std::string& node_id = request.node().node_id();
+  const auto& nodes = job.plan->nodes();
+  if (std::find(nodes.begin(), nodes.end(), node_id) == nodes.end()) {
+    return Fail(wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                            absl::StrCat("job '", id, "': ", who, " is on node '", node_id,
+                                         "', which generation ", job.plan->generation(),
+                                         " was not planned for (it knows ",
+                                         absl::StrJoin(nodes, ", "), ")")));
+  }
+  std::string shards = SerializeShards(request);
+  const auto before = job.ranks.find(request.rank());
+  if (before != job.ranks.end() && before->second.shards != shards) {
+    v1::RegisterWorkerRequest old;
+    old.ParseFromString(before->second.shards);
+    return Fail(SpecMismatch(absl::StrCat("job '", id, "' runs and ", who, " has other shards: ",
+                                          ShardDifference(job.spec, request, old))));
+  }
+  job.ranks[request.rank()] = {node_id, std::move(shards)};
+  Outcome outcome;
+  outcome.reason = absl::StrCat("job ", id, ": ", who, " is back, generation ",
+                                job.plan->generation(), " stays");
+  outcome.outgoing.push_back({node_id, PlanEvent(*job.plan)});
+  return outcome;
+}
+
+void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
+  Job& ready = job->second;
+  std::vector<std::vector<wire::ShardBoxes>> shards;
+  std::set<std::string> node_ids;
+  for (const auto& [rank, registration] : ready.ranks) {  // in rank order, whoever came first
+    v1::RegisterWorkerRequest request;
+    request.ParseFromString(registration.shards);
+    auto parsed = Parse(ready.spec, request, rank);
+    if (!parsed.ok()) return Refuse(job, parsed.status(), "", outcome);
+    shards.push_back(*std::move(parsed));
+    node_ids.insert(registration.node_id);
+  }
+  std::vector<plan::NodeSlots> nodes;
+  for (const std::string& id : node_ids) {
+    const Member& member = members_.at(id);
+    nodes.push_back({id, member.slots});
+    ready.incarnations[id] = member.incarnation;
+  }
+  const std::string why = absl::StrCat("all ", ready.spec.world_size(), " ranks registered");
+  auto plan = plan::MakePlan(ready.spec, shards, nodes, highest_generation_ + 1, why);
+  if (!plan.ok()) {
+    outcome.planning = Planning::kRefused;
+    outcome.reason = absl::StrCat("job ", job->first, " is refused: ",
+                                  absl::string_view(plan.status().message()));
+    return Refuse(job, plan.status(), "", outcome);
+  }
+  ++highest_generation_;
+  ready.plan = *std::move(plan);
+  outcome.planning = Planning::kPlanned;
+  outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",
+                                ready.plan->units_size(), " units on ", nodes.size(), " nodes (",
+                                why, ")");
+  for (const std::string& id : node_ids) outcome.outgoing.push_back({id, PlanEvent(*ready.plan)});
+}
+
+void Coordinator::Refuse(Jobs::iterator job, const absl::Status& why, absl::string_view except,
+                         Outcome& outcome) {
+  std::set<std::string> concerned;
+  for (const auto& [rank, registration] : job->second.ranks) concerned.insert(registration.node_id);
+  for (const auto& [node_id, incarnation] : job->second.incarnations) concerned.insert(node_id);
+  for (const std::string& node_id : concerned) {
+    if (node_id == except) continue;
+    outcome.outgoing.push_back({node_id, RefusalEvent(job->first, why)});
+  }
+  jobs_.erase(job);
+}
+
+Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest& request) {
+  if (absl::Status status = CheckMember(request.node()); !status.ok()) {
+    return Fail(std::move(status));
+  }
+  Outcome outcome;
+  if (jobs_.erase(request.job_id()) > 0) {
+    outcome.reason = absl::StrCat("job ", request.job_id(), " is released by node ",
+                                  request.node().node_id());
+  }
+  return outcome;
+}
+
+std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string& node_id) const {
+  std::vector<v1::WatchPlansResponse> events;
+  for (const auto& [id, job] : jobs_) {
+    if (job.plan.has_value() && job.incarnations.count(node_id) > 0) {
+      events.push_back(PlanEvent(*job.plan));
+    }
+  }
+  return events;
+}
+
+v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
+  v1::GetClusterStatusResponse status;
+  for (const auto& [id, member] : members_) {
+    v1::NodeStatus& node = *status.add_nodes();
+    node.mutable_node()->set_node_id(id);
+    node.mutable_node()->set_incarnation(member.incarnation);
+    node.set_slots(member.slots);
+    node.set_lease_remaining_seconds(absl::ToDoubleSeconds(member.lease_end - now));
+  }
+  for (const auto& [id, job] : jobs_) {
+    v1::JobStatus& entry = *status.add_jobs();
+    entry.set_job_id(id);
+    entry.set_world_size(job.spec.world_size());
+    entry.set_registered_ranks(static_cast<uint32_t>(job.ranks.size()));
+    entry.set_tensors(static_cast<uint64_t>(job.spec.tensors_size()));
+    if (job.plan.has_value()) {
+      entry.set_generation(job.plan->generation());
+      entry.set_digest(job.plan->digest());
+      entry.set_state("planned");
+    } else {
+      entry.set_state(absl::StrCat("waits for ", job.spec.world_size() - job.ranks.size(), " of ",
+                                   job.spec.world_size(), " ranks"));
+    }
+  }
+  status.set_highest_generation(highest_generation_);
+  return status;
+}
+
+absl::StatusOr<v1::GetPlanResponse> Coordinator::GetPlan(const std::string& job_id) const {
+  const auto job = jobs_.find(job_id);
+  if (job == jobs_.end() || !job->second.plan.has_value()) {
+    return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
+                       absl::StrCat("job '", job_id, "' has no plan"));
+  }
+  v1::GetPlanResponse response;
+  *response.mutable_plan() = *job->second.plan;
+  *response.mutable_job() = job->second.spec;
+  return response;
+}
+
+}  // namespace dmuon::coordinator

@@ -1,0 +1,136 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The coordinator's decisions: who is a member, which job has all its ranks, what plan it gets.
+// A pure core: no I/O, no clock, no lock, no thread. Time comes in, events go out, and every
+// decision carries its reason in words. The shell (host.h) serialises the inputs.
+//
+// `now` is a reading of a monotonic clock; only differences of it mean something. It never goes
+// backwards from one call to the next.
+//
+// A job's life:
+//
+//   (unknown) --first rank--> waiting --last rank, coverage proved--> planned --release--> (unknown)
+//                             waiting --coverage fails, specs differ--> refused: forgotten everywhere
+//   (unknown) --a node that joins holds it--> planned
+//   planned   --a planned node comes back as another process without it--> forgotten everywhere
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "dmuon/v1/coordinator.pb.h"
+#include "wire/validate.h"
+
+namespace dmuon::coordinator {
+
+// Bounds of what a node may say.
+inline constexpr uint32_t kMaxSlotsPerNode = 1'024;
+// Far from the end of the number range, so that no report can use the generations up.
+inline constexpr uint64_t kMaxReportedGeneration = uint64_t{1} << 62;
+
+struct Options {
+  // A node that has not renewed for this long is out. Longer rides out slow beats; a dead node is
+  // noticed later.
+  absl::Duration lease = absl::Seconds(15);
+  // Generations start above this one. The shell keeps the highest ever given out on disk.
+  uint64_t highest_generation = 0;
+};
+
+// An event for one node.
+struct Outgoing {
+  std::string node_id;
+  v1::WatchPlansResponse event;
+};
+
+// Whether an input led to the planner.
+enum class Planning : uint8_t { kNone, kPlanned, kRefused };
+
+// What an input led to.
+struct Outcome {
+  absl::Status status;             // the caller's answer
+  std::vector<Outgoing> outgoing;  // in order
+  std::string reason;              // for the log; empty when nothing was decided
+  Planning planning = Planning::kNone;
+};
+
+class Coordinator {
+ public:
+  explicit Coordinator(Options options);
+
+  // INVALID_ARGUMENT for a malformed request, FAILED_PRECONDITION/PROTOCOL_VERSION for another
+  // version. Joining again as the same incarnation only renews.
+  Outcome Join(absl::Time now, const v1::JoinRequest& request);
+  // NOT_FOUND/UNKNOWN_NODE unless the node is a member in this incarnation; so do all below.
+  Outcome Beat(absl::Time now, const v1::BeatRequest& request);
+  Outcome Leave(absl::Time now, const v1::LeaveRequest& request);
+  // The last rank of a job triggers proof of coverage and planning; the caller's answer is OK even
+  // then, and plan or refusal go out as events. A rank that registers again replaces what it
+  // registered before; in a planned job it must say the same and gets the current plan again.
+  Outcome RegisterWorker(absl::Time now, const v1::RegisterWorkerRequest& request);
+  // OK also when the job is unknown: releasing twice is harmless.
+  Outcome ReleaseJob(absl::Time now, const v1::ReleaseJobRequest& request);
+  // Drops members whose lease has run out.
+  Outcome Tick(absl::Time now);
+
+  [[nodiscard]] bool IsMember(const v1::NodeIdentity& node) const;
+  [[nodiscard]] size_t member_count() const { return members_.size(); }
+  // All current plans that concern the node, for a watch that begins.
+  [[nodiscard]] std::vector<v1::WatchPlansResponse> CurrentEvents(const std::string& node_id) const;
+  [[nodiscard]] v1::GetClusterStatusResponse Status(absl::Time now) const;
+  // NOT_FOUND/UNKNOWN_JOB.
+  [[nodiscard]] absl::StatusOr<v1::GetPlanResponse> GetPlan(const std::string& job_id) const;
+  // Given out or reported. One call hands out at most one new generation, and only RegisterWorker
+  // does.
+  [[nodiscard]] uint64_t highest_generation() const { return highest_generation_; }
+  [[nodiscard]] const Options& options() const { return options_; }
+
+ private:
+  struct Member {
+    std::string incarnation;
+    uint32_t slots = 1;
+    absl::Time lease_end;
+  };
+  // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank says
+  // the same again.
+  struct Registration {
+    std::string node_id;
+    std::string shards;  // a serialised RegisterWorkerRequest with nothing but shards
+  };
+  struct Job {
+    v1::JobSpec spec;
+    std::string spec_bytes;  // its serialisation, for comparison
+    std::map<uint32_t, Registration> ranks;
+    std::optional<v1::Plan> plan;
+    // Node id -> the process that the plan was made for.
+    std::map<std::string, std::string> incarnations;
+  };
+  using Jobs = std::map<std::string, Job>;
+
+  absl::Status CheckMember(const v1::NodeIdentity& node) const;
+  // Forgets what the process before this one took with it.
+  void DropLost(const v1::JoinRequest& request, Outcome& outcome);
+  void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
+  // Forgets the node's registrations in jobs that have no plan yet.
+  void ForgetWaiting(const std::string& node_id);
+  Outcome RegisterWaiting(const v1::RegisterWorkerRequest& request);
+  Outcome RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job);
+  void PlanJob(Jobs::iterator job, Outcome& outcome);
+  // Tells every node concerned, but for `except`, and forgets the job.
+  void Refuse(Jobs::iterator job, const absl::Status& why, absl::string_view except,
+              Outcome& outcome);
+
+  Options options_;
+  uint64_t highest_generation_;
+  std::map<std::string, Member> members_;  // by node id
+  Jobs jobs_;                              // by job id
+};
+
+}  // namespace dmuon::coordinator

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "daemon/ctl/report.h"
+#include "daemon/ctl/table.h"
+
+namespace dmuon::ctl {
+namespace {
+
+struct Load {
+  uint64_t units = 0;
+  double cost_seconds = 0;
+};
+using SlotId = std::pair<uint32_t, uint32_t>;  // node, slot
+
+std::string ShapeText(const v1::Tensor& tensor) {
+  return tensor.shape().empty() ? "scalar" : absl::StrJoin(tensor.shape(), "x");
+}
+
+// "0:128,0:64", end excluded; "all" for the whole tensor.
+std::string BoxText(const v1::Box& box, const v1::Tensor& tensor) {
+  std::string out;
+  bool whole = box.length_size() == tensor.shape_size();
+  for (int i = 0; i < box.offset_size() && i < box.length_size(); ++i) {
+    whole = whole && box.offset(i) == 0 && box.length(i) == tensor.shape(i);
+    absl::StrAppend(&out, i == 0 ? "" : ",", box.offset(i), ":", box.offset(i) + box.length(i));
+  }
+  return whole ? "all" : out;
+}
+
+std::string SlotText(const v1::Plan& plan, uint32_t node, uint32_t slot) {
+  const bool known = node < static_cast<uint32_t>(plan.nodes_size());
+  return absl::StrCat(known ? plan.nodes(static_cast<int>(node)) : absl::StrCat("node ", node),
+                      "/", slot);
+}
+
+std::string Percent(double part, double whole) {
+  return whole > 0 ? absl::StrFormat("%.1f %%", 100 * part / whole) : "-";
+}
+
+// Load of every slot that the plan has, also of the idle ones.
+std::map<SlotId, Load> Loads(const v1::Plan& plan) {
+  std::map<SlotId, Load> loads;
+  for (int node = 0; node < plan.slots_size(); ++node) {
+    for (uint32_t slot = 0; slot < plan.slots(node); ++slot) {
+      loads[{static_cast<uint32_t>(node), slot}] = {};
+    }
+  }
+  for (const v1::Unit& unit : plan.units()) {
+    for (const v1::Slot& owner : unit.owners()) {
+      Load& load = loads[{owner.node(), owner.slot()}];
+      ++load.units;
+      load.cost_seconds += unit.cost_seconds() / unit.owners_size();
+    }
+  }
+  return loads;
+}
+
+std::string UnitsText(const v1::GetPlanResponse& response, double total) {
+  const v1::Plan& plan = response.plan();
+  Table table({{"tensor"},
+               {"shape", Align::kRight},
+               {"box"},
+               {"owner"},
+               {"cost", Align::kRight},
+               {"share", Align::kRight}});
+  static const v1::Tensor kUnknown;
+  for (const v1::Unit& unit : plan.units()) {
+    const bool known = unit.tensor() < static_cast<uint32_t>(response.job().tensors_size());
+    const v1::Tensor& tensor =
+        known ? response.job().tensors(static_cast<int>(unit.tensor())) : kUnknown;
+    std::string owners;
+    for (const v1::Slot& owner : unit.owners()) {
+      absl::StrAppend(&owners, owners.empty() ? "" : " ",
+                      SlotText(plan, owner.node(), owner.slot()));
+    }
+    table.Add({known ? tensor.name() : absl::StrCat("tensor ", unit.tensor()), ShapeText(tensor),
+               BoxText(unit.box(), tensor), owners, SecondsText(unit.cost_seconds()),
+               Percent(unit.cost_seconds(), total)});
+  }
+  return table.Text();
+}
+
+std::string SlotsText(const v1::Plan& plan, const std::map<SlotId, Load>& loads, double total) {
+  Table table({{"slot"}, {"units", Align::kRight}, {"cost", Align::kRight}, {"share", Align::kRight}});
+  for (const auto& [id, load] : loads) {
+    table.Add({SlotText(plan, id.first, id.second), absl::StrCat(load.units),
+               SecondsText(load.cost_seconds), Percent(load.cost_seconds, total)});
+  }
+  return table.Text();
+}
+
+}  // namespace
+
+std::string PlanText(const v1::GetPlanResponse& response) {
+  const v1::Plan& plan = response.plan();
+  const std::map<SlotId, Load> loads = Loads(plan);
+  double total = 0;
+  for (const auto& [id, load] : loads) total += load.cost_seconds;
+  const double mean = loads.empty() ? 0 : total / static_cast<double>(loads.size());
+  return absl::StrCat(
+      "job ", plan.job_id(), ", generation ", plan.generation(), ", digest ",
+      plan.digest().substr(0, 12), "\n", plan.reason(), "\n\n", UnitsText(response, total), "\n",
+      SlotsText(plan, loads, total), "\n",
+      absl::StrFormat(
+          "makespan %s, lower bound %s, balance %s (makespan over mean; 1 is perfect)\n",
+          SecondsText(plan.makespan_seconds()), SecondsText(plan.lower_bound_seconds()),
+          mean > 0 ? absl::StrFormat("%.3f", plan.makespan_seconds() / mean) : "-"));
+}
+
+std::string PlanJson(const v1::GetPlanResponse& plan) { return ToJson(plan) + "\n"; }
+
+}  // namespace dmuon::ctl

@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What dmuonctl prints. Pure: messages in, text out. Every text ends with a line break.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "dmuon/v1/coordinator.pb.h"
+#include "dmuon/v1/node.pb.h"
+
+namespace dmuon::ctl {
+
+using Node = std::optional<v1::GetNodeStatusResponse>;
+using Cluster = std::optional<v1::GetClusterStatusResponse>;
+
+// status.cc: what the process at the address is, its node, the members of its cluster.
+std::string StatusText(const Node& node, const Cluster& cluster);
+// {"node": GetNodeStatusResponse or null, "cluster": GetClusterStatusResponse or null}
+std::string StatusJson(const Node& node, const Cluster& cluster);
+
+// jobs.cc: one line a job, as the node sees it and as the coordinator does.
+std::string JobsText(const Node& node, const Cluster& cluster);
+// {"node": [NodeJobStatus], "cluster": [JobStatus]}
+std::string JobsJson(const Node& node, const Cluster& cluster);
+
+// plan.cc: units with owner and cost, slots with load, and how good the plan is.
+std::string PlanText(const v1::GetPlanResponse& plan);
+// GetPlanResponse
+std::string PlanJson(const v1::GetPlanResponse& plan);
+
+// version.cc: `daemon` is the version of the process at the address, or why there is none.
+std::string VersionText(const std::string& own, const std::string& daemon);
+// {"dmuonctl": "...", "daemon": "..."}; an unreachable daemon is null.
+std::string VersionJson(const std::string& own, const std::optional<std::string>& daemon);
+
+// json.cc: a message in protobuf's JSON form, with the field names of the proto and with zeros; no
+// line break at its end.
+std::string ToJson(const google::protobuf::Message& message);
+// A string in quotes, escaped.
+std::string JsonString(const std::string& text);
+
+}  // namespace dmuon::ctl

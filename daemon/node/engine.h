@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The node: all jobs and sessions of one daemon. A library without process-wide state; `dmuond` is
+// its shell, and tests may run several in one process.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/base/coordinator_link.h"
+#include "daemon/base/metrics.h"
+#include "daemon/node/channel_server.h"
+#include "daemon/node/job.h"
+#include "daemon/node/memory_budget.h"
+#include "daemon/node/worker_session.h"
+#include "dmuon/v1/node.pb.h"
+#include "kernels/backend.h"
+#include "wire/arena_channel.h"
+#include "wire/mutex.h"
+
+namespace dmuon::node {
+
+struct EngineOptions {
+  // Behaviour.
+  std::string node_id = "node-0";
+  absl::Duration step_timeout = absl::Seconds(60);    // how long workers wait for each other
+  absl::Duration orphan_timeout = absl::Hours(1);     // how long state outlives its last worker
+  absl::Duration attach_timeout = absl::Seconds(10);  // from Open to the hello on the arena channel
+  // Limits.
+  uint64_t memory_limit_bytes = uint64_t{8} << 30;
+  size_t max_jobs = 64;
+  size_t max_sessions = 4096;
+  // Performance.
+  uint32_t slots = 1;
+  int threads_per_slot = 1;
+
+  // INVALID_ARGUMENT naming the option, its value and its bound.
+  [[nodiscard]] absl::Status Validate() const;
+};
+
+class Engine : public ChannelOwner {
+ public:
+  // All pointers outlive the engine. `options` are valid.
+  Engine(EngineOptions options, kernels::Backend* backend, CoordinatorLink* link,
+         Metrics* metrics);
+  ~Engine() override;
+
+  // Joins the coordinator.
+  void Start();
+  // Refuses new sessions, lets running steps end, answers UNAVAILABLE/DRAINING to all that waits,
+  // leaves the coordinator. State is gone afterwards. Idempotent.
+  void Drain();
+
+  // The calls of NodeService; requests are checked here. Thread-safe; they return at once.
+  void Open(const v1::OpenRequest& request, Reply<v1::OpenResponse> reply);
+  void Register(v1::RegisterRequest request, absl::Time deadline,
+                Reply<v1::RegisterResponse> reply);
+  void Begin(const v1::BeginRequest& request, absl::Time deadline, Reply<v1::BeginResponse> reply);
+  void Step(v1::StepRequest request, absl::Time deadline, Reply<v1::StepResponse> reply);
+  void Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply);
+  // Jobs by id; the rest of the message is the shell's.
+  [[nodiscard]] std::vector<v1::NodeJobStatus> JobStatuses() const;
+
+  // ChannelOwner.
+  absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) override;
+  void ChannelGone(uint64_t session_id) override;
+
+  [[nodiscard]] const EngineOptions& options() const { return options_; }
+  [[nodiscard]] const std::string& incarnation() const { return node_.incarnation(); }
+
+ private:
+  struct Entry {
+    std::shared_ptr<WorkerSession> session;
+    std::shared_ptr<Job> job;
+    absl::Time opened;
+  };
+
+  absl::StatusOr<std::shared_ptr<Job>> JobFor(const v1::OpenRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // NOT_FOUND/UNKNOWN_SESSION.
+  absl::StatusOr<std::shared_ptr<Job>> JobOf(SessionId session) const;
+  v1::JoinRequest JoinReport() const;
+  void OnPlanEvent(const v1::WatchPlansResponse& event);
+  void OnJobEnd(const std::string& job_id);
+  void OnSessionDropped(SessionId session);
+  void Janitor();
+
+  const EngineOptions options_;
+  v1::NodeIdentity node_;
+  CoordinatorLink* const link_;
+  Metrics* const metrics_;
+  kernels::Backend* const backend_;
+  MemoryBudget budget_;
+
+  // A job's lock may be taken while this one is held, never the other way round.
+  mutable wire::Mutex mu_;
+  wire::CondVar changed_;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t highest_generation_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);
+  std::map<SessionId, Entry> sessions_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<Job>> ended_ ABSL_GUARDED_BY(mu_);  // the janitor joins them
+  std::thread janitor_;
+};
+
+}  // namespace dmuon::node

@@ -1,0 +1,202 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/grpc_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "daemon/base/log.h"
+#include "dmuon/v1/coordinator.grpc.pb.h"
+#include "wire/error.h"
+#include "wire/grpc_status.h"
+#include "wire/mutex.h"
+
+namespace dmuon::node {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(5);
+// A watch has a deadline like every call; it is simply begun again.
+constexpr absl::Duration kWatchTime = absl::Hours(1);
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, wire::kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, wire::kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(wire::kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(wire::kMaxMessageBytes);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
+}
+
+class GrpcLink final : public CoordinatorLink {
+ public:
+  explicit GrpcLink(std::string address)
+      : address_(std::move(address)),
+        stub_(v1::CoordinatorService::NewStub(Connect(address_))) {}
+  ~GrpcLink() override { Stop(); }
+
+  void Start(PlanSink sink, std::function<v1::JoinRequest()> join) override {
+    sink_ = std::move(sink);
+    join_ = std::move(join);
+    node_ = join_().node();
+    thread_ = std::thread([this] { Loop(); });
+  }
+
+  void Stop() override {
+    {
+      wire::MutexLock lock(mu_);
+      if (stopping_) return;
+      stopping_ = true;
+      if (watch_ != nullptr) watch_->TryCancel();
+    }
+    changed_.NotifyAll();
+    if (!thread_.joinable()) return;
+    thread_.join();
+    v1::LeaveRequest request;
+    *request.mutable_node() = node_;
+    v1::LeaveResponse response;
+    Call([&](grpc::ClientContext* context) { return stub_->Leave(context, request, &response); })
+        .IgnoreError();  // the lease ends it anyway
+  }
+
+  absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
+    v1::RegisterWorkerResponse response;
+    return Call([&](grpc::ClientContext* context) {
+      return stub_->RegisterWorker(context, request, &response);
+    });
+  }
+
+  absl::Status ReleaseJob(const std::string& job_id) override {
+    v1::ReleaseJobRequest request;
+    *request.mutable_node() = node_;
+    request.set_job_id(job_id);
+    v1::ReleaseJobResponse response;
+    return Call([&](grpc::ClientContext* context) {
+      return stub_->ReleaseJob(context, request, &response);
+    });
+  }
+
+  std::string address() const override { return address_; }
+
+ private:
+  template <typename Fn>
+  absl::Status Call(Fn&& call) {
+    grpc::ClientContext context;
+    SetDeadline(context, kCallTimeout);
+    return wire::FromGrpc(call(&context));
+  }
+
+  // Joins, watches and beats until a call fails, then starts over.
+  void Loop() {
+    absl::Duration backoff = kFirstBackoff;
+    std::string last_error;
+    while (!Stopping()) {
+      const absl::Status status = ServeMembership(backoff, last_error);
+      if (Stopping()) return;
+      if (std::string(status.message()) != last_error) {
+        LogWarning("coordinator ", address_, ": ", status.message());
+        last_error = std::string(status.message());
+      }
+      Sleep(backoff);
+      backoff = std::min(backoff * 2, kLongestBackoff);
+    }
+  }
+
+  absl::Status ServeMembership(absl::Duration& backoff, std::string& last_error) {
+    const v1::JoinRequest join = join_();
+    v1::JoinResponse joined;
+    DMUON_RETURN_IF_ERROR(Call(
+        [&](grpc::ClientContext* context) { return stub_->Join(context, join, &joined); }));
+    backoff = kFirstBackoff;
+    last_error.clear();
+    LogInfo("joined coordinator ", address_, ", lease ", joined.lease_seconds(), " s");
+    std::thread watcher([this] { WatchPlans(); });
+    const absl::Status status = Beat(absl::Seconds(joined.lease_seconds()) / 3);
+    {
+      wire::MutexLock lock(mu_);
+      if (watch_ != nullptr) watch_->TryCancel();
+    }
+    watcher.join();
+    return status;
+  }
+
+  absl::Status Beat(absl::Duration period) {
+    v1::BeatRequest request;
+    *request.mutable_node() = node_;
+    while (true) {
+      Sleep(period);
+      if (Stopping()) return absl::OkStatus();
+      v1::BeatResponse response;
+      DMUON_RETURN_IF_ERROR(Call(
+          [&](grpc::ClientContext* context) { return stub_->Beat(context, request, &response); }));
+      wire::MutexLock lock(mu_);
+      if (watch_ == nullptr) return absl::UnavailableError("the stream of plans has ended");
+    }
+  }
+
+  void WatchPlans() {
+    grpc::ClientContext context;
+    SetDeadline(context, kWatchTime);
+    {
+      wire::MutexLock lock(mu_);
+      if (stopping_) return;
+      watch_ = &context;
+    }
+    v1::WatchPlansRequest request;
+    *request.mutable_node() = node_;
+    const auto reader = stub_->WatchPlans(&context, request);
+    v1::WatchPlansResponse event;
+    while (reader->Read(&event)) sink_(event);
+    const absl::Status status = wire::FromGrpc(reader->Finish());
+    {
+      wire::MutexLock lock(mu_);
+      watch_ = nullptr;
+    }
+    if (!Stopping()) LogInfo("stream of plans ended: ", status.message());
+  }
+
+  bool Stopping() {
+    wire::MutexLock lock(mu_);
+    return stopping_;
+  }
+
+  void Sleep(absl::Duration duration) {
+    const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
+    wire::MutexLock lock(mu_);
+    while (!stopping_ && changed_.WaitUntil(mu_, until)) {
+    }
+  }
+
+  const std::string address_;
+  const std::unique_ptr<v1::CoordinatorService::Stub> stub_;
+  v1::NodeIdentity node_;
+  PlanSink sink_;
+  std::function<v1::JoinRequest()> join_;
+  wire::Mutex mu_;
+  wire::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::ClientContext* watch_ ABSL_GUARDED_BY(mu_) = nullptr;  // while a watch runs
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<CoordinatorLink> MakeGrpcLink(std::string address) {
+  return std::make_unique<GrpcLink>(std::move(address));
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,387 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/job.h"
+
+#include <array>
+#include <chrono>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/sha256.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+constexpr size_t kMaxQueuedInputs = 100'000;  // a bound for a flood; a job queues a few a worker
+
+absl::Status Draining() {
+  return wire::Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
+                     "the job is ending or the daemon is shutting down; retry");
+}
+
+// Equal hyper-parameters, equal bytes.
+std::string Serialized(const v1::StepRequest& request) {
+  v1::StepRequest hypers_only;
+  *hypers_only.mutable_hypers() = request.hypers();
+  return hypers_only.SerializeAsString();
+}
+
+// Stands for the content of a registration: job and shards, not the session.
+std::string Digest(const v1::RegisterRequest& request) {
+  v1::RegisterRequest shards_only;
+  *shards_only.mutable_shards() = request.shards();
+  const std::array parts = {request.job().SerializeAsString(), shards_only.SerializeAsString()};
+  return Sha256Hex(parts);
+}
+
+template <typename... Fns>
+struct Overloaded : Fns... {
+  using Fns::operator()...;
+};
+template <typename... Fns>
+Overloaded(Fns...) -> Overloaded<Fns...>;
+
+}  // namespace
+
+Job::Job(JobCoreOptions options, JobEnvironment environment)
+    : job_id_(options.job_id),
+      world_size_(options.world_size),
+      environment_(std::move(environment)),
+      core_(std::move(options)) {
+  PublishSnapshot();
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Job::~Job() {
+  {
+    wire::MutexLock lock(mu_);
+    stopping_ = true;
+  }
+  posted_.NotifyAll();
+  thread_.join();
+  environment_.metrics->RemoveJob(job_id_);
+}
+
+void Job::Post(std::function<void()> input) {
+  {
+    wire::MutexLock lock(mu_);
+    // Dropping answers the caller: the input's reply object answers UNAVAILABLE when it dies.
+    if (stopping_ || inputs_.size() >= kMaxQueuedInputs) return;
+    inputs_.push_back(std::move(input));
+  }
+  posted_.NotifyOne();
+}
+
+void Job::Loop() {
+  while (true) {
+    std::function<void()> input;
+    {
+      wire::MutexLock lock(mu_);
+      while (inputs_.empty() && !stopping_) {
+        const absl::Time next = core_.next_deadline();
+        const absl::Time now = MonotonicNow();
+        if (next <= now) break;
+        if (next == absl::InfiniteFuture()) {
+          posted_.Wait(mu_);
+        } else {
+          posted_.WaitUntil(mu_, std::chrono::steady_clock::now() +
+                                     absl::ToChronoNanoseconds(next - now));
+        }
+      }
+      if (stopping_) break;
+      if (!inputs_.empty()) {
+        input = std::move(inputs_.front());
+        inputs_.pop_front();
+      }
+    }
+    if (input) input();
+    CarryOut(core_.Tick(MonotonicNow()));
+    PublishSnapshot();
+  }
+  for (auto& [ticket, reply] : replies_) reply(Draining());
+  replies_.clear();
+}
+
+Ticket Job::Await(ReplyAny reply) {
+  const Ticket ticket = next_ticket_++;
+  replies_.emplace(ticket, std::move(reply));
+  return ticket;
+}
+
+void Job::Open(std::shared_ptr<WorkerSession> session, Reply<v1::OpenResponse> reply) {
+  Post([this, session = std::move(session), reply = std::move(reply)] {
+    if (ended_) return reply(Draining());
+    ReplaceDeadSession(*session);
+    const absl::Status status = core_.Open(MonotonicNow(), session->rank(), session->id());
+    environment_.metrics->Increment(MetricId::kAttach, {status.ok() ? "ok" : "error"});
+    if (!status.ok()) return reply(status);
+    sessions_[session->id()] = session;
+    v1::OpenResponse response;
+    response.set_session_id(session->id());
+    response.set_token(session->token().data(), session->token().size());
+    reply(std::move(response));
+  });
+}
+
+// A worker that restarts fast may come before the end of its old channel was seen, and one that lost
+// the answer to its Open comes again as the same incarnation.
+void Job::ReplaceDeadSession(const WorkerSession& successor) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->rank() != successor.rank()) continue;
+    if (session->Alive() && session->incarnation() != successor.incarnation()) return;
+    LogInfo("job ", job_id_, ": rank ", successor.rank(), " is replaced by ",
+            successor.incarnation());
+    CarryOut(core_.Gone(MonotonicNow(), id));
+    return;
+  }
+}
+
+void Job::Register(SessionId session, absl::Time deadline, v1::RegisterRequest request,
+                   std::vector<wire::ShardBoxes> boxes, Reply<v1::RegisterResponse> reply) {
+  auto digest = Digest(request);  // on the caller's thread: it may be large
+  Post([this, session, deadline, request = std::move(request), boxes = std::move(boxes),
+        digest = std::move(digest), reply = std::move(reply)]() mutable {
+    const auto it = sessions_.find(session);
+    const Ticket ticket = Await([this, session, reply](const absl::Status& status) {
+      if (!status.ok()) return reply(status);
+      reply(RegisteredResponse(session));
+    });
+    if (it != sessions_.end() && core_.generation() == 0) {
+      shards_[it->second->rank()] = std::move(boxes);
+      registrations_[session] = std::move(request);
+    }
+    CarryOut(core_.Register(MonotonicNow(), session, ticket, deadline, digest));
+  });
+}
+
+void Job::Begin(SessionId session, absl::Time deadline, uint64_t generation,
+                Reply<v1::BeginResponse> reply) {
+  Post([this, session, deadline, generation, reply = std::move(reply)] {
+    const bool resumed = core_.initialized();
+    const Ticket ticket = Await([this, resumed, reply](const absl::Status& status) {
+      if (!status.ok()) return reply(status);
+      v1::BeginResponse response;
+      response.set_last_step(core_.last_step());
+      response.set_resumed(resumed);
+      reply(std::move(response));
+    });
+    CarryOut(core_.Begin(MonotonicNow(), session, ticket, deadline, generation));
+  });
+}
+
+void Job::Step(SessionId session, absl::Time deadline, v1::StepRequest request,
+               Reply<v1::StepResponse> reply) {
+  Post([this, session, deadline, request = std::move(request), reply = std::move(reply)]() mutable {
+    const uint64_t step = request.step();
+    if (core_.steps_arrived() == 0) first_arrival_ = MonotonicNow();
+    const bool replayed = step == core_.last_step();
+    const Ticket ticket = Await([this, step, replayed, reply](const absl::Status& status) {
+      if (!status.ok()) return reply(status);
+      reply(SteppedResponse(step, replayed));
+    });
+    const std::string hypers = Serialized(request);
+    std::vector<const v1::Hyper*> parsed;
+    for (const v1::Hyper& hyper : request.hypers()) parsed.push_back(&hyper);
+    if (absl::Status status = wire::ValidateHypers(spec_, parsed);
+        !status.ok() && core_.generation() != 0) {
+      CarryOut({action::ReplyTo{ticket, status}});
+      return;
+    }
+    const uint64_t generation = request.generation();
+    step_request_ = std::move(request);
+    CarryOut(core_.Step(MonotonicNow(), session, ticket, deadline, generation, step, hypers));
+    if (replayed) {
+      environment_.metrics->Increment(MetricId::kSteps, {job_id_, "replayed"});
+    }
+  });
+}
+
+void Job::Close(SessionId session, Reply<v1::CloseResponse> reply) {
+  Post([this, session, reply = std::move(reply)] {
+    const Ticket ticket = Await([reply](const absl::Status& status) {
+      if (!status.ok()) return reply(status);
+      reply(v1::CloseResponse());
+    });
+    CarryOut(core_.Close(MonotonicNow(), session, ticket));
+  });
+}
+
+void Job::Gone(SessionId session) {
+  Post([this, session] {
+    const auto it = sessions_.find(session);
+    if (it == sessions_.end()) return;  // closed in order
+    LogWarning("job ", job_id_, ": the worker of rank ", it->second->rank(), " is gone (",
+               it->second->incarnation(), ")");
+    environment_.metrics->Increment(MetricId::kWorkerDeaths, {job_id_});
+    CarryOut(core_.Gone(MonotonicNow(), session));
+  });
+}
+
+void Job::OnPlanEvent(v1::WatchPlansResponse event) {
+  Post([this, event = std::move(event)] {
+    if (core_.generation() != 0) return;  // a planned job keeps its plan while it lives
+    if (event.has_refusal()) {
+      const v1::Refusal& refusal = event.refusal();
+      LogWarning("job ", job_id_, ": refused: ", refusal.message());
+      CarryOut(core_.PlanRefused(
+          MonotonicNow(), wire::Error(static_cast<absl::StatusCode>(refusal.code()),
+                                   wire::ReasonFromName(refusal.reason()), refusal.message())));
+      return;
+    }
+    if (absl::Status status = Adopt(event.plan()); !status.ok()) {
+      LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
+      Release();
+      CarryOut(core_.PlanRefused(MonotonicNow(), status));
+      return;
+    }
+    CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation()));
+  });
+}
+
+absl::Status Job::Adopt(const v1::Plan& plan) {
+  if (plan.nodes_size() != 1 || plan.nodes(0) != environment_.node.node_id()) {
+    return absl::UnimplementedError(
+        absl::StrCat("job '", job_id_, "' is spread over ", plan.nodes_size(),
+                     " nodes; all workers of a job must be attached to one daemon"));
+  }
+  for (uint32_t rank = 0; rank < world_size_; ++rank) {
+    if (!shards_.contains(rank)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("job '", job_id_, "': rank ", rank, " is not registered on this node"));
+    }
+  }
+  DMUON_ASSIGN_OR_RETURN(
+      state_share_,
+      environment_.budget->Take(OwnedState::BytesFor(spec_, plan, 0),
+                                absl::StrCat("the optimizer state of job '", job_id_, "'")));
+  plan_ = plan;
+  workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
+  for (auto& [rank, shards] : shards_) workers_->SetShards(rank, shards);
+  workers_->Finish();
+  kernels::Backend* backend = environment_.backend;
+  const int threads = environment_.threads_per_slot;
+  slots_ = std::make_unique<SlotThreads>(environment_.slots,
+                                         [backend, threads] { backend->BindThread(threads); });
+  pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, 0, workers_.get(), backend,
+                                             slots_.get());
+  LogInfo("job ", job_id_, ": generation ", plan_.generation(), ", ", pipeline_->matrix_units(),
+          " matrices and ", pipeline_->elementwise_units(), " element-wise units on ",
+          environment_.slots, " slots (", plan_.reason(), ")");
+  PublishPlan();
+  return absl::OkStatus();
+}
+
+void Job::CarryOut(Actions actions) {
+  for (Action& action : actions) {
+    std::visit(
+        Overloaded{
+            [&](action::ReplyTo& reply) {
+              auto node = replies_.extract(reply.ticket);
+              if (!node.empty()) node.mapped()(reply.status);
+            },
+            [&](action::SendRegistration& send) {
+              if (absl::Status status = SendRegistration(send.session); !status.ok()) {
+                CarryOut(core_.ArenaGiven(MonotonicNow(), send.session, status));
+              }
+            },
+            [&](action::GiveArena& give) {
+              CarryOut(core_.ArenaGiven(MonotonicNow(), give.session, GiveArena(give.session)));
+            },
+            [&](action::Initialize&) {
+              CarryOut(core_.Initialized(MonotonicNow(), pipeline_->Initialize()));
+            },
+            [&](action::Deliver& deliver) {
+              pipeline_->Deliver(core_.last_step(), sessions_.at(deliver.session)->rank());
+            },
+            [&](action::RunStep& run) { RunStep(run.step); },
+            [&](action::DropSession& drop) { DropSession(drop.session); },
+            [&](action::EndJob&) { End(); },
+        },
+        action);
+  }
+}
+
+absl::Status Job::SendRegistration(SessionId session) {
+  auto node = registrations_.extract(session);
+  if (node.empty()) return absl::InternalError("registration lost");
+  v1::RegisterWorkerRequest request;
+  *request.mutable_node() = environment_.node;
+  request.set_rank(sessions_.at(session)->rank());
+  v1::JobSpec spec = node.mapped().job();
+  *request.mutable_job() = std::move(*node.mapped().mutable_job());
+  *request.mutable_shards() = std::move(*node.mapped().mutable_shards());
+  DMUON_RETURN_IF_ERROR(environment_.link->RegisterWorker(std::move(request)));
+  spec_ = std::move(spec);  // the coordinator has compared it with the other ranks'
+  return absl::OkStatus();
+}
+
+absl::Status Job::GiveArena(SessionId session) {
+  WorkerSession& worker = *sessions_.at(session);
+  const uint32_t rank = worker.rank();
+  workers_->SetArena(rank, nullptr);
+  worker.arena = wire::Arena();
+  worker.arena_share = MemoryBudget::Share();
+  const uint64_t limit = environment_.budget->limit_bytes();
+  DMUON_ASSIGN_OR_RETURN(const wire::ArenaLayout layout,
+                         wire::LayOut(spec_, workers_->shards(rank), limit));
+  DMUON_ASSIGN_OR_RETURN(worker.arena_share,
+                         environment_.budget->Take(layout.total_bytes,
+                                                   absl::StrCat("the arena of rank ", rank)));
+  DMUON_ASSIGN_OR_RETURN(worker.arena, wire::Arena::Create(layout, plan_.generation()));
+  workers_->SetArena(rank, &worker.arena);
+  wire::ChannelFrame frame;
+  frame.type = wire::FrameType::kArena;
+  frame.session_id = session;
+  frame.generation = plan_.generation();
+  frame.bytes = layout.total_bytes;
+  return worker.SendArena(frame, worker.arena.fd());
+}
+
+void Job::RunStep(uint64_t step) {
+  std::vector<kernels::Hyper> hypers;
+  for (const v1::Hyper& hyper : step_request_.hypers()) hypers.push_back(ToHyper(hyper));
+  StepReport report;
+  const absl::Time begin = MonotonicNow();
+  const absl::Status status = pipeline_->Run(step, hypers, report);
+  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
+  environment_.metrics->Observe(MetricId::kStepBarrierWait, {job_id_},
+                                absl::ToDoubleSeconds(begin - first_arrival_));
+  CountStep(status, report, seconds);
+  if (status.ok()) {
+    last_report_ = report;
+    last_seconds_ = seconds;
+    newton_schulz_calls_ += report.newton_schulz_calls;
+  }
+  CarryOut(core_.StepDone(MonotonicNow(), status));
+}
+
+void Job::DropSession(SessionId session) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end()) return;
+  if (workers_) workers_->SetArena(it->second->rank(), nullptr);
+  it->second->arena = wire::Arena();
+  it->second->arena_share = MemoryBudget::Share();
+  registrations_.erase(session);
+  sessions_.erase(it);
+  environment_.on_session_dropped(session);
+}
+
+void Job::End() {
+  ended_ = true;
+  LogInfo("job ", job_id_, ": ended at step ", core_.last_step());
+  Release();
+  environment_.on_end(job_id_);
+}
+
+void Job::Release() {
+  if (absl::Status status = environment_.link->ReleaseJob(job_id_); !status.ok()) {
+    LogWarning("job ", job_id_, ": cannot tell the coordinator that it ended: ", status.message());
+  }
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One job on this node: the shell around JobCore. Its thread alone feeds the core, carries out the
+// actions and runs the step pipeline; gRPC threads post and return.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/base/coordinator_link.h"
+#include "daemon/base/metrics.h"
+#include "daemon/node/job_core.h"
+#include "daemon/node/memory_budget.h"
+#include "daemon/node/slot_threads.h"
+#include "daemon/node/step_pipeline.h"
+#include "daemon/node/worker_boxes.h"
+#include "daemon/node/worker_session.h"
+#include "dmuon/v1/coordinator.pb.h"
+#include "dmuon/v1/node.pb.h"
+#include "kernels/backend.h"
+#include "wire/mutex.h"
+
+namespace dmuon::node {
+
+// Exactly one call, from the job's thread. A status that is not OK means that nothing changed.
+template <typename Response>
+using Reply = std::function<void(absl::StatusOr<Response>)>;
+
+// What a job needs of its node. Everything outlives the job.
+struct JobEnvironment {
+  v1::NodeIdentity node;
+  uint32_t slots = 1;
+  int threads_per_slot = 1;
+  kernels::Backend* backend = nullptr;
+  CoordinatorLink* link = nullptr;
+  Metrics* metrics = nullptr;
+  MemoryBudget* budget = nullptr;
+  // Called once, from the job's thread, when the job is over: it answers nothing any more.
+  std::function<void(const std::string& job_id)> on_end;
+  // Called from the job's thread when a session is over.
+  std::function<void(SessionId session)> on_session_dropped;
+};
+
+class Job {
+ public:
+  Job(JobCoreOptions options, JobEnvironment environment);
+  ~Job();  // stops the thread; requests still waiting are answered UNAVAILABLE
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Thread-safe; all return at once. `deadline` is the caller's, on MonotonicNow()'s clock.
+  void Open(std::shared_ptr<WorkerSession> session, Reply<v1::OpenResponse> reply);
+  // `boxes` are the request's shards, parsed; the request is valid.
+  void Register(SessionId session, absl::Time deadline, v1::RegisterRequest request,
+                std::vector<wire::ShardBoxes> boxes, Reply<v1::RegisterResponse> reply);
+  void Begin(SessionId session, absl::Time deadline, uint64_t generation,
+             Reply<v1::BeginResponse> reply);
+  void Step(SessionId session, absl::Time deadline, v1::StepRequest request,
+            Reply<v1::StepResponse> reply);
+  void Close(SessionId session, Reply<v1::CloseResponse> reply);
+  // The worker's channel has ended, or its process.
+  void Gone(SessionId session);
+  void OnPlanEvent(v1::WatchPlansResponse event);
+
+  [[nodiscard]] const std::string& job_id() const { return job_id_; }
+  [[nodiscard]] uint32_t world_size() const { return world_size_; }
+  // A recent copy; never waits for a step.
+  [[nodiscard]] v1::NodeJobStatus Status() const;
+  // What a Join reports; nullopt while the job has no plan.
+  [[nodiscard]] std::optional<v1::HeldJob> Held() const;
+
+ private:
+  using ReplyAny = std::function<void(const absl::Status&)>;
+
+  void Post(std::function<void()> input);
+  void Loop();
+  Ticket Await(ReplyAny reply);
+  void CarryOut(Actions actions);
+  absl::Status Adopt(const v1::Plan& plan);
+  absl::Status SendRegistration(SessionId session);
+  absl::Status GiveArena(SessionId session);
+  void RunStep(uint64_t step);
+  void DropSession(SessionId session);
+  void ReplaceDeadSession(const WorkerSession& successor);
+  void End();
+  void Release();
+  void PublishPlan();
+  void PublishSnapshot();
+  void CountStep(const absl::Status& status, const StepReport& report, double seconds);
+  v1::RegisterResponse RegisteredResponse(SessionId session) const;
+  v1::StepResponse SteppedResponse(uint64_t step, bool replayed) const;
+
+  const std::string job_id_;
+  const uint32_t world_size_;
+  const JobEnvironment environment_;
+
+  // Below: the job's thread only.
+  JobCore core_;
+  std::map<Ticket, ReplyAny> replies_;
+  Ticket next_ticket_ = 1;
+  std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
+  std::map<SessionId, v1::RegisterRequest> registrations_;  // on their way to the coordinator
+  std::map<uint32_t, std::vector<wire::ShardBoxes>> shards_;  // by rank, of the last registration
+  v1::JobSpec spec_;
+  v1::Plan plan_;
+  std::unique_ptr<WorkerBoxes> workers_;
+  std::unique_ptr<SlotThreads> slots_;
+  std::unique_ptr<StepPipeline> pipeline_;
+  MemoryBudget::Share state_share_;
+  v1::StepRequest step_request_;  // of the step in flight
+  StepReport last_report_;        // of the last applied or skipped step
+  double last_seconds_ = 0.0;
+  absl::Time first_arrival_;
+  uint64_t newton_schulz_calls_ = 0;
+  uint64_t skipped_steps_ = 0;
+  std::deque<double> recent_seconds_;  // of the last 100 steps
+  bool ended_ = false;
+
+  mutable wire::Mutex mu_;
+  wire::CondVar posted_;
+  std::deque<std::function<void()>> inputs_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  v1::NodeJobStatus snapshot_ ABSL_GUARDED_BY(mu_);
+  std::optional<v1::HeldJob> held_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;  // last: joined before the rest goes
+};
+
+}  // namespace dmuon::node

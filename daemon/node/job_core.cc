@@ -1,0 +1,387 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/job_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+absl::Status Error(absl::StatusCode code, v1::ErrorReason reason, const std::string& message) {
+  return wire::Error(code, reason, message);
+}
+
+std::string RankList(const std::vector<uint32_t>& ranks) {
+  constexpr size_t kShown = 8;
+  const size_t shown = std::min(ranks.size(), kShown);
+  std::string text = absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                                  absl::StrJoin(ranks.begin(), ranks.begin() + shown, ", "));
+  if (ranks.size() > shown) absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
+  return text;
+}
+
+}  // namespace
+
+JobCore::JobCore(JobCoreOptions options)
+    : options_(std::move(options)), ranks_(options_.world_size) {}
+
+absl::Status JobCore::Open(absl::Time now, uint32_t rank, SessionId session) {
+  if (rank >= ranks_.size()) {
+    return wire::InvalidField(absl::StrCat("rank ", rank, " of job '", options_.job_id,
+                                           "', allowed are 0..", ranks_.size() - 1));
+  }
+  Rank& r = ranks_[rank];
+  if (r.stage != Stage::kAbsent) {
+    return Error(absl::StatusCode::kAlreadyExists, v1::ERROR_REASON_RANK_TAKEN,
+                 absl::StrCat("rank ", rank, " of job '", options_.job_id,
+                              "' is held by a live worker"));
+  }
+  r.stage = Stage::kOpen;
+  r.session = session;
+  r.closed = false;
+  rank_of_[session] = rank;
+  orphaned_since_ = absl::InfiniteFuture();
+  (void)now;
+  return absl::OkStatus();
+}
+
+JobCore::Rank* JobCore::Find(SessionId session, uint32_t* rank) {
+  const auto it = rank_of_.find(session);
+  if (it == rank_of_.end()) return nullptr;
+  *rank = it->second;
+  return &ranks_[it->second];
+}
+
+absl::Status JobCore::CheckCaller(const Rank* rank, uint64_t generation) const {
+  if (rank == nullptr) {
+    return Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_SESSION,
+                 "no such session; open again");
+  }
+  if (!failure_.ok()) return failure_;
+  if (generation != generation_ || generation_ == 0) {
+    return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STALE_GENERATION,
+                 absl::StrCat("generation ", generation, " of job '", options_.job_id,
+                              "'; current is ", generation_));
+  }
+  return absl::OkStatus();
+}
+
+// A newer request of a rank replaces the one that waits: its caller has given it up.
+void JobCore::Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline) {
+  rank.ticket = ticket;
+  rank.deadline = std::min(deadline, now + options_.peer_timeout);
+}
+
+void JobCore::Answer(Rank& rank, const absl::Status& status, Actions& actions) {
+  if (rank.ticket != 0) actions.push_back(action::ReplyTo{rank.ticket, status});
+  rank.ticket = 0;
+}
+
+Actions JobCore::Register(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
+                          const std::string& digest) {
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  if (absl::Status status = r == nullptr ? CheckCaller(r, 0) : failure_; !status.ok()) {
+    actions.push_back(action::ReplyTo{ticket, status});
+    return actions;
+  }
+  if (generation_ != 0 && r->digest != digest) {
+    actions.push_back(action::ReplyTo{
+        ticket, Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
+                      absl::StrCat("rank ", rank, " of job '", options_.job_id,
+                                   "' registers something else than what the job runs with "
+                                   "(generation ", generation_,
+                                   "); use another job id, or close the job first"))});
+    return actions;
+  }
+  Answer(*r, absl::CancelledError("replaced by a newer request"), actions);
+  r->digest = digest;
+  r->stage = Stage::kRegistering;
+  r->stepping = false;
+  Wait(*r, now, ticket, deadline);
+  if (generation_ == 0) {
+    actions.push_back(action::SendRegistration{session});
+    return actions;
+  }
+  actions.push_back(action::GiveArena{session});
+  return actions;
+}
+
+Actions JobCore::PlanArrived(absl::Time now, uint64_t generation) {
+  (void)now;
+  Actions actions;
+  if (generation_ != 0) return actions;
+  generation_ = generation;
+  for (const Rank& rank : ranks_) {
+    if (rank.stage == Stage::kRegistering) actions.push_back(action::GiveArena{rank.session});
+  }
+  return actions;
+}
+
+Actions JobCore::ArenaGiven(absl::Time now, SessionId session, const absl::Status& status) {
+  (void)now;
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  if (r == nullptr) return actions;
+  r->stage = status.ok() ? Stage::kRegistered : Stage::kOpen;
+  Answer(*r, status, actions);
+  return actions;
+}
+
+Actions JobCore::PlanRefused(absl::Time now, const absl::Status& status) {
+  (void)now;
+  Actions actions;
+  if (generation_ != 0) return actions;
+  for (Rank& rank : ranks_) {
+    if (rank.stage != Stage::kRegistering) continue;
+    rank.stage = Stage::kOpen;
+    rank.digest.clear();
+    Answer(rank, status, actions);
+  }
+  return actions;
+}
+
+Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
+                       uint64_t generation) {
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  absl::Status status = CheckCaller(r, generation);
+  if (status.ok() && (r->stage == Stage::kOpen || r->stage == Stage::kRegistering)) {
+    status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                   absl::StrCat("rank ", rank, " begins before it has registered"));
+  }
+  if (!status.ok()) {
+    actions.push_back(action::ReplyTo{ticket, status});
+    return actions;
+  }
+  Answer(*r, absl::CancelledError("replaced by a newer request"), actions);
+  if (initialized_) {
+    r->stage = Stage::kReady;
+    r->stepping = false;
+    actions.push_back(action::Deliver{session});
+    actions.push_back(action::ReplyTo{ticket, absl::OkStatus()});
+    return actions;
+  }
+  r->stage = Stage::kBeginning;
+  Wait(*r, now, ticket, deadline);
+  MaybeInitialize(actions);
+  return actions;
+}
+
+void JobCore::MaybeInitialize(Actions& actions) {
+  const bool all = std::all_of(ranks_.begin(), ranks_.end(),
+                               [](const Rank& r) { return r.stage == Stage::kBeginning; });
+  if (all) actions.push_back(action::Initialize{});
+}
+
+Actions JobCore::Initialized(absl::Time now, const absl::Status& status) {
+  (void)now;
+  Actions actions;
+  initialized_ = status.ok();
+  for (Rank& rank : ranks_) {
+    rank.stage = status.ok() ? Stage::kReady : Stage::kRegistered;
+    Answer(rank, status, actions);
+  }
+  return actions;
+}
+
+Actions JobCore::Step(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
+                      uint64_t generation, uint64_t step, const std::string& hypers) {
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  absl::Status status = CheckCaller(r, generation);
+  if (status.ok() && r->stage != Stage::kReady) {
+    status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                   absl::StrCat("rank ", rank, " sends step ", step, " before it has begun"));
+  }
+  if (status.ok() && (step == 0 || (step != last_step_ && step != last_step_ + 1))) {
+    status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STEP_OUT_OF_ORDER,
+                   absl::StrCat("step ", step, " of job '", options_.job_id,
+                                "'; last applied is ", last_step_, ", next is ", last_step_ + 1));
+  }
+  if (!status.ok()) {
+    actions.push_back(action::ReplyTo{ticket, status});
+    return actions;
+  }
+  Answer(*r, absl::CancelledError("replaced by a newer request"), actions);
+  r->stepping = false;
+  if (step == last_step_) {  // applied before: exactly once means that it is only delivered again
+    actions.push_back(action::Deliver{session});
+    actions.push_back(action::ReplyTo{ticket, absl::OkStatus()});
+    return actions;
+  }
+  r->stepping = true;
+  r->hypers = hypers;
+  Wait(*r, now, ticket, deadline);
+  MaybeRunStep(actions);
+  return actions;
+}
+
+void JobCore::MaybeRunStep(Actions& actions) {
+  const bool all =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.stepping; });
+  if (!all) return;
+  if (absl::Status status = CompareHypers(); !status.ok()) {
+    for (Rank& rank : ranks_) {
+      rank.stepping = false;
+      Answer(rank, status, actions);
+    }
+    return;
+  }
+  actions.push_back(action::RunStep{last_step_ + 1});
+}
+
+absl::Status JobCore::CompareHypers() const {
+  for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].hypers != ranks_[0].hypers) {
+      return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_HYPER_MISMATCH,
+                   absl::StrCat("ranks 0 and ", rank, " of job '", options_.job_id,
+                                "' sent different hyper-parameters for step ", last_step_ + 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Actions JobCore::StepDone(absl::Time now, const absl::Status& status) {
+  (void)now;
+  Actions actions;
+  if (status.ok()) ++last_step_;
+  if (status.code() == absl::StatusCode::kInternal) failure_ = status;
+  for (Rank& rank : ranks_) {
+    rank.stepping = false;
+    Answer(rank, status, actions);
+  }
+  return actions;
+}
+
+Actions JobCore::Close(absl::Time now, SessionId session, Ticket ticket) {
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  if (r == nullptr) {
+    actions.push_back(action::ReplyTo{ticket, CheckCaller(nullptr, 0)});
+    return actions;
+  }
+  Answer(*r, absl::CancelledError("the session was closed"), actions);
+  r->closed = true;
+  actions.push_back(action::ReplyTo{ticket, absl::OkStatus()});
+  Detach(now, *r, actions);
+  return actions;
+}
+
+Actions JobCore::Gone(absl::Time now, SessionId session) {
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  if (r == nullptr) return actions;
+  Answer(*r, absl::CancelledError("the worker is gone"), actions);
+  Detach(now, *r, actions);
+  return actions;
+}
+
+void JobCore::Detach(absl::Time now, Rank& rank, Actions& actions) {
+  actions.push_back(action::DropSession{rank.session});
+  rank_of_.erase(rank.session);
+  rank.stage = Stage::kAbsent;
+  rank.session = 0;
+  rank.stepping = false;
+  if (!rank_of_.empty()) return;
+  const bool all_closed =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.closed; });
+  if (all_closed || !initialized_ || !failure_.ok()) {
+    actions.push_back(action::EndJob{});
+  } else {
+    orphaned_since_ = now;
+  }
+}
+
+Actions JobCore::Tick(absl::Time now) {
+  Actions actions;
+  for (Rank& rank : ranks_) {
+    if (rank.ticket == 0 || now < rank.deadline) continue;
+    const absl::Status status = Missing(rank);
+    if (rank.stage == Stage::kBeginning) rank.stage = Stage::kRegistered;
+    if (rank.stage == Stage::kRegistering) rank.stage = Stage::kOpen;
+    rank.stepping = false;
+    Answer(rank, status, actions);
+  }
+  if (rank_of_.empty() && now >= orphaned_since_ + options_.orphan_timeout) {
+    orphaned_since_ = absl::InfiniteFuture();
+    actions.push_back(action::EndJob{});
+  }
+  return actions;
+}
+
+absl::Status JobCore::Missing(const Rank& waiting) const {
+  std::string what = "the coordinator's plan";
+  std::string who;
+  if (waiting.stage == Stage::kRegistering) who = Others(Stage::kRegistering, false);
+  if (waiting.stage == Stage::kBeginning) {
+    what = "the start";
+    who = Others(Stage::kBeginning, false);
+  } else if (waiting.stepping) {
+    what = absl::StrCat("step ", last_step_ + 1);
+    who = Others(Stage::kReady, true);
+  }
+  return Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_WORKER_MISSING,
+               absl::StrCat("job '", options_.job_id, "': ", what, " waits for ",
+                            who.empty() ? "the coordinator" : who,
+                            "; nothing changed, call again"));
+}
+
+// The ranks that are not yet where they are waited for.
+std::string JobCore::Others(Stage at_least, bool stepping) const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    const Rank& r = ranks_[rank];
+    if (r.stage < at_least || (stepping && !r.stepping)) missing.push_back(rank);
+  }
+  return missing.empty() ? "" : RankList(missing);
+}
+
+absl::Time JobCore::next_deadline() const {
+  absl::Time next = rank_of_.empty() ? orphaned_since_ + options_.orphan_timeout
+                                     : absl::InfiniteFuture();
+  for (const Rank& rank : ranks_) {
+    if (rank.ticket != 0) next = std::min(next, rank.deadline);
+  }
+  return next;
+}
+
+size_t JobCore::steps_arrived() const {
+  return static_cast<size_t>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.stepping; }));
+}
+
+std::vector<uint32_t> JobCore::attached_ranks() const {
+  std::vector<uint32_t> attached;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].stage != Stage::kAbsent) attached.push_back(rank);
+  }
+  return attached;
+}
+
+std::string JobCore::Describe() const {
+  if (!failure_.ok()) return absl::StrCat("stopped: ", failure_.message());
+  if (rank_of_.empty()) return absl::StrCat("no worker attached, state of step ", last_step_);
+  if (generation_ == 0) {
+    return absl::StrCat("registering, waiting for ", Others(Stage::kRegistering, false));
+  }
+  if (!initialized_) return absl::StrCat("starting, waiting for ", Others(Stage::kBeginning, false));
+  const std::string absent = Others(Stage::kReady, false);
+  if (!absent.empty()) return absl::StrCat("step ", last_step_ + 1, ", waiting for the return of ", absent);
+  const std::string missing = Others(Stage::kReady, true);
+  return absl::StrCat("step ", last_step_ + 1, ", waiting for ", missing.empty() ? "nobody" : missing);
+}
+
+}  // namespace dmuon::node

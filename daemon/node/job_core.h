@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a node decides about one job: who is attached, when a plan is needed, when parameters may be
+// loaded, when a step may run, who must be answered what. A pure core: no I/O, no clock, no lock,
+// no thread. Inputs carry the time; the answer is a list of actions, carried out in order by the
+// shell (job.h).
+//
+// A rank goes absent -> open -> registered -> ready, and back to absent when its worker closes or
+// dies. A step runs when every rank is ready and has asked for it. Requests that wait hold a
+// ticket; each ticket gets exactly one reply, at the latest at its deadline, and a reply that is
+// not OK means that nothing changed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace dmuon::node {
+
+using Ticket = uint64_t;
+using SessionId = uint64_t;
+
+// Actions. The shell answers GiveArena with `ArenaGiven`, Initialize with `Initialized` and RunStep
+// with `StepDone`, before it feeds any other input.
+namespace action {
+struct ReplyTo {
+  Ticket ticket = 0;
+  absl::Status status;
+};
+struct SendRegistration {  // to the coordinator
+  SessionId session = 0;
+};
+struct GiveArena {  // allocate, map, pass the descriptor
+  SessionId session = 0;
+};
+struct Initialize {};  // masters from the workers' arenas
+struct Deliver {       // current parameters into one worker's arena
+  SessionId session = 0;
+};
+struct RunStep {
+  uint64_t step = 0;
+};
+struct DropSession {  // its arena and channel
+  SessionId session = 0;
+};
+struct EndJob {};  // release state and plan; the job object goes away
+}  // namespace action
+using Action = std::variant<action::ReplyTo, action::SendRegistration, action::GiveArena,
+                            action::Initialize, action::Deliver, action::RunStep,
+                            action::DropSession, action::EndJob>;
+using Actions = std::vector<Action>;
+
+struct JobCoreOptions {
+  std::string job_id;
+  uint32_t world_size = 1;
+  // How long the workers that have arrived at a step, a registration or a Begin wait for the others.
+  // Longer rides out slow restarts; a lost peer is reported later.
+  absl::Duration peer_timeout = absl::Seconds(60);
+  // How long state is kept while no worker is attached.
+  absl::Duration orphan_timeout = absl::Hours(1);
+};
+
+class JobCore {
+ public:
+  explicit JobCore(JobCoreOptions options);
+
+  // ALREADY_EXISTS/RANK_TAKEN when a session holds the rank. `session` is new and never reused.
+  absl::Status Open(absl::Time now, uint32_t rank, SessionId session);
+
+  // `digest` stands for the content of the registration; a returning rank must bring the same one.
+  Actions Register(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
+                   const std::string& digest);
+  // The plan is adopted: owned state is built. A job keeps its first plan while it lives.
+  Actions PlanArrived(absl::Time now, uint64_t generation);
+  Actions PlanRefused(absl::Time now, const absl::Status& status);
+  Actions ArenaGiven(absl::Time now, SessionId session, const absl::Status& status);
+
+  Actions Begin(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
+                uint64_t generation);
+  Actions Initialized(absl::Time now, const absl::Status& status);
+
+  // `hypers` stands for the hyper-parameters; all ranks must bring the same.
+  Actions Step(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
+               uint64_t generation, uint64_t step, const std::string& hypers);
+  // OK: the step was applied or skipped as a whole. INTERNAL: state is broken, the job answers with
+  // this status from now on. Anything else: nothing changed, the step may be sent again.
+  Actions StepDone(absl::Time now, const absl::Status& status);
+
+  Actions Close(absl::Time now, SessionId session, Ticket ticket);
+  // The worker died: nothing it asked for is answered, the others wait for its return.
+  Actions Gone(absl::Time now, SessionId session);
+  // Answers what has waited too long.
+  Actions Tick(absl::Time now);
+
+  // When Tick has something to do; infinite future when never.
+  [[nodiscard]] absl::Time next_deadline() const;
+  [[nodiscard]] uint64_t generation() const { return generation_; }
+  [[nodiscard]] uint64_t last_step() const { return last_step_; }
+  [[nodiscard]] bool initialized() const { return initialized_; }
+  // Ranks that wait in the next step.
+  [[nodiscard]] size_t steps_arrived() const;
+  [[nodiscard]] std::vector<uint32_t> attached_ranks() const;
+  // In words: "step 12, waiting for ranks 1, 3".
+  [[nodiscard]] std::string Describe() const;
+
+ private:
+  enum class Stage : uint8_t { kAbsent, kOpen, kRegistering, kRegistered, kBeginning, kReady };
+  struct Rank {
+    Stage stage = Stage::kAbsent;
+    SessionId session = 0;
+    std::string digest;      // of its last accepted registration; kept while absent
+    bool closed = false;     // left in order
+    Ticket ticket = 0;       // of the request that waits; 0: none
+    absl::Time deadline;     // of that request
+    bool stepping = false;   // has arrived at step last_step_ + 1
+    std::string hypers;
+  };
+
+  Rank* Find(SessionId session, uint32_t* rank);
+  absl::Status CheckCaller(const Rank* rank, uint64_t generation) const;
+  void Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline);
+  void Answer(Rank& rank, const absl::Status& status, Actions& actions);
+  void Detach(absl::Time now, Rank& rank, Actions& actions);
+  void MaybeInitialize(Actions& actions);
+  void MaybeRunStep(Actions& actions);
+  absl::Status CompareHypers() const;
+  absl::Status Missing(const Rank& waiting) const;
+  std::string Others(Stage at_least, bool stepping) const;
+
+  const JobCoreOptions options_;
+  std::vector<Rank> ranks_;  // by rank
+  std::map<SessionId, uint32_t> rank_of_;
+  uint64_t generation_ = 0;
+  uint64_t last_step_ = 0;
+  bool initialized_ = false;
+  absl::Time orphaned_since_ = absl::InfiniteFuture();
+  absl::Status failure_;
+};
+
+}  // namespace dmuon::node

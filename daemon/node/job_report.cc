@@ -1,0 +1,141 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a job tells about itself: answers, counters, snapshots.
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/node/job.h"
+
+namespace dmuon::node {
+namespace {
+
+constexpr size_t kRecentSteps = 100;
+
+double Median(const std::deque<double>& values) {
+  if (values.empty()) return 0.0;
+  std::vector<double> sorted(values.begin(), values.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return *middle;
+}
+
+// Largest slot cost over the mean slot cost.
+double CostRatio(const v1::Plan& plan) {
+  double total = 0.0;
+  for (const v1::Unit& unit : plan.units()) total += unit.cost_seconds();
+  double slots = 0.0;
+  for (const uint32_t count : plan.slots()) slots += count;
+  return total > 0.0 ? plan.makespan_seconds() * slots / total : 1.0;
+}
+
+}  // namespace
+
+v1::RegisterResponse Job::RegisteredResponse(SessionId session) const {
+  v1::RegisterResponse response;
+  response.set_generation(plan_.generation());
+  response.set_arena_bytes(sessions_.at(session)->arena.bytes());
+  response.set_plan_digest(plan_.digest());
+  response.set_matrix_units(pipeline_->matrix_units());
+  response.set_elementwise_units(pipeline_->elementwise_units());
+  return response;
+}
+
+v1::StepResponse Job::SteppedResponse(uint64_t step, bool replayed) const {
+  const Verdict& verdict = last_report_.verdict;
+  v1::StepResponse response;
+  response.set_step(step);
+  response.set_skipped(verdict.skip);
+  response.set_skip_reason(verdict.skip_reason);
+  response.set_replayed(replayed);
+  response.set_grad_norm(verdict.grad_norm);
+  response.set_clip(verdict.clip);
+  response.set_newton_schulz_calls(newton_schulz_calls_);
+  response.set_service_seconds(last_seconds_);
+  return response;
+}
+
+void Job::CountStep(const absl::Status& status, const StepReport& report, double seconds) {
+  Metrics& metrics = *environment_.metrics;
+  const bool skipped = status.ok() && report.verdict.skip;
+  const char* result = !status.ok() ? "failed" : skipped ? "skipped" : "committed";
+  metrics.Increment(MetricId::kSteps, {job_id_, result});
+  if (!status.ok()) {
+    LogWarning("job ", job_id_, ": step ", report.step, " failed: ", status.message());
+    return;
+  }
+  metrics.Observe(MetricId::kStepDuration, {job_id_}, seconds);
+  for (size_t stage = 0; stage < kStageNames.size(); ++stage) {
+    metrics.Increment(MetricId::kStageSeconds, {job_id_, kStageNames[stage]},
+                      report.stage_seconds[stage]);
+  }
+  metrics.Increment(MetricId::kNewtonSchulzCalls, {job_id_},
+                    static_cast<double>(report.newton_schulz_calls));
+  metrics.Increment(MetricId::kNewtonSchulzIterations, {job_id_},
+                    static_cast<double>(report.newton_schulz_iterations));
+  metrics.Increment(MetricId::kFlops, {job_id_}, report.newton_schulz_flops);
+  metrics.Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(report.step));
+  metrics.Set(MetricId::kLastCommitTimestamp, {job_id_},
+              absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  if (skipped) {
+    ++skipped_steps_;
+    metrics.Increment(MetricId::kNonfinite, {job_id_, "gradient"});
+    LogWarning("job ", job_id_, ": step ", report.step, " skipped: ", report.verdict.skip_reason);
+  }
+  recent_seconds_.push_back(seconds);
+  if (recent_seconds_.size() > kRecentSteps) recent_seconds_.pop_front();
+}
+
+void Job::PublishSnapshot() {
+  v1::NodeJobStatus status;
+  status.set_job_id(job_id_);
+  status.set_world_size(world_size_);
+  for (const uint32_t rank : core_.attached_ranks()) status.add_attached_ranks(rank);
+  status.set_generation(core_.generation());
+  status.set_last_step(core_.last_step());
+  status.set_state(core_.Describe());
+  status.set_state_bytes(pipeline_ ? pipeline_->state_bytes() : 0);
+  uint64_t arena_bytes = 0;
+  for (const auto& [id, session] : sessions_) arena_bytes += session->arena.bytes();
+  status.set_arena_bytes(arena_bytes);
+  status.set_newton_schulz_calls(newton_schulz_calls_);
+  status.set_skipped_steps(skipped_steps_);
+  status.set_step_seconds_p50(Median(recent_seconds_));
+  Metrics& metrics = *environment_.metrics;
+  metrics.Set(MetricId::kAttachedWorkers, {job_id_}, static_cast<double>(sessions_.size()));
+  metrics.Set(MetricId::kSharedMemoryBytes, {job_id_, "memfd"}, static_cast<double>(arena_bytes));
+  wire::MutexLock lock(mu_);
+  snapshot_ = std::move(status);
+}
+
+void Job::PublishPlan() {
+  Metrics& metrics = *environment_.metrics;
+  metrics.Set(MetricId::kJobInfo, {job_id_, absl::StrCat(world_size_)}, 1.0);
+  metrics.Set(MetricId::kGeneration, {job_id_}, static_cast<double>(plan_.generation()));
+  metrics.Increment(MetricId::kGenerationChanges, {job_id_, "join"});
+  metrics.Set(MetricId::kOwnedMatrices, {job_id_}, static_cast<double>(pipeline_->matrix_units()));
+  metrics.Set(MetricId::kOwnedCostRatio, {job_id_}, CostRatio(plan_));
+  metrics.Set(MetricId::kStateBytes, {job_id_}, static_cast<double>(pipeline_->state_bytes()));
+  wire::MutexLock lock(mu_);
+  held_.emplace();
+  *held_->mutable_plan() = plan_;
+  *held_->mutable_job() = spec_;
+}
+
+v1::NodeJobStatus Job::Status() const {
+  wire::MutexLock lock(mu_);
+  return snapshot_;
+}
+
+std::optional<v1::HeldJob> Job::Held() const {
+  wire::MutexLock lock(mu_);
+  if (!held_.has_value()) return std::nullopt;
+  v1::HeldJob held = *held_;
+  held.set_last_step(snapshot_.last_step());
+  return held;
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,280 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// dmuond: the shell around an engine.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "daemon/base/log.h"
+#include "daemon/base/metrics.h"
+#include "daemon/base/rpc_server.h"
+#include "daemon/base/signals.h"
+#include "daemon/base/version.h"
+#include "daemon/coordinator/generation_store.h"
+#include "daemon/coordinator/host.h"
+#include "daemon/coordinator/local_link.h"
+#include "daemon/coordinator/service.h"
+#include "daemon/node/channel_server.h"
+#include "daemon/node/engine.h"
+#include "daemon/node/grpc_link.h"
+#include "daemon/node/service.h"
+#include "kernels/backend.h"
+#include "wire/address.h"
+#include "wire/error.h"
+
+namespace {
+
+using dmuon::node::Engine;
+using dmuon::node::EngineOptions;
+
+constexpr absl::Duration kDrainTime = absl::Seconds(5);
+constexpr int kMaxThreadsPerSlot = 8;
+
+struct Flags {
+  std::string listen = dmuon::wire::DefaultAddress();
+  bool standalone = false;
+  std::string coordinator;
+  std::string state_dir;
+  std::string node_id;
+  std::string backend = "cpu";
+  std::string metrics = "127.0.0.1:0";
+  std::string log_level = "info";
+  uint32_t slots = 0;
+  int threads_per_slot = 0;
+  double step_timeout_seconds = 60;
+  double attach_timeout_seconds = 10;
+  double orphan_timeout_seconds = 3600;
+  double memory_limit_gib = 0;
+};
+
+void DescribeBehaviour(CLI::App& app, Flags& flags) {
+  app.add_option("--listen", flags.listen,
+                 "Where workers and dmuonctl reach it: unix:/path (the arena channel is beside it)")
+      ->envname("DMUON_ADDRESS")
+      ->capture_default_str();
+  auto* standalone = app.add_flag("--standalone", flags.standalone,
+                                  "Run the coordinator inside: one box needs one process");
+  app.add_option("--coordinator", flags.coordinator, "Address of the dmuon-coordinator to join")
+      ->envname("DMUON_COORDINATOR")
+      ->excludes(standalone);
+  app.add_option("--state-dir", flags.state_dir,
+                 "With --standalone: existing directory for the highest generation, so that no "
+                 "plan's number is used twice over restarts")
+      ->envname("DMUON_STATE_DIR");
+  app.add_option("--node-id", flags.node_id, "Name of this node; default: the host name")
+      ->envname("DMUON_NODE_ID");
+  app.add_option("--step-timeout", flags.step_timeout_seconds,
+                 "Seconds that the workers of a step wait for each other. Longer rides out slow "
+                 "restarts; a lost worker is reported later. Clients wait longer than this")
+      ->envname("DMUON_STEP_TIMEOUT")
+      ->capture_default_str();
+  app.add_option("--attach-timeout", flags.attach_timeout_seconds,
+                 "Seconds from a worker's Open to its hello on the arena channel")
+      ->envname("DMUON_ATTACH_TIMEOUT")
+      ->capture_default_str();
+  app.add_option("--orphan-timeout", flags.orphan_timeout_seconds,
+                 "Seconds that a job's state is kept after its last worker died")
+      ->envname("DMUON_ORPHAN_TIMEOUT")
+      ->capture_default_str();
+}
+
+void DescribePerformance(CLI::App& app, Flags& flags) {
+  app.add_option("--slots", flags.slots,
+                 "Matrices worked on at the same time; 0: by the number of cores")
+      ->envname("DMUON_SLOTS")
+      ->capture_default_str();
+  app.add_option("--threads-per-slot", flags.threads_per_slot,
+                 "BLAS threads of a slot; results are bit-equal only for an equal number. 0: by "
+                 "the number of cores")
+      ->envname("DMUON_THREADS_PER_SLOT")
+      ->capture_default_str();
+  app.add_option("--memory-limit", flags.memory_limit_gib,
+                 "GiB for arenas, masters and optimizer state; 0: half of the machine's memory")
+      ->envname("DMUON_MEMORY_LIMIT")
+      ->capture_default_str();
+  app.add_option("--backend", flags.backend, "Kernels: cpu, or reference (slow, in double)")
+      ->envname("DMUON_BACKEND")
+      ->capture_default_str();
+  app.add_option("--metrics", flags.metrics,
+                 "host:port of the Prometheus endpoint /metrics; port 0 takes a free one (see "
+                 "dmuonctl status); empty: none")
+      ->envname("DMUON_METRICS")
+      ->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")
+      ->envname("DMUON_LOG_LEVEL")
+      ->capture_default_str();
+}
+
+void Describe(CLI::App& app, Flags& flags) {
+  app.description(
+      "Owns the optimizer state of training jobs and runs their optimizer steps. One a node.\n"
+      "Workers register their shards, hand over gradients in shared memory, and get parameters back.");
+  app.set_version_flag("--version", dmuon::VersionText());
+  DescribeBehaviour(app, flags);
+  DescribePerformance(app, flags);
+  app.footer(
+      "Example:\n"
+      "  dmuond --standalone\n"
+      "  dmuonctl status\n"
+      "SIGTERM ends the running steps, answers what waits, and exits 0; a second one hurries, a\n"
+      "third exits at once. Optimizer state ends with the process.");
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name[0] == '\0' ? "node" : std::string(name.data());
+}
+
+uint64_t PhysicalMemory() {
+  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Small matrices scale by matrices, large ones by threads: slots of one thread up to 8 cores, then
+// up to 8 threads a slot.
+void ChooseSlots(Flags& flags) {
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (flags.threads_per_slot == 0) {
+    flags.threads_per_slot = std::clamp(cores / 8, 1, kMaxThreadsPerSlot);
+  }
+  if (flags.slots == 0) {
+    flags.slots = static_cast<uint32_t>(std::max(1, cores / flags.threads_per_slot));
+  }
+}
+
+absl::StatusOr<EngineOptions> ToOptions(Flags& flags) {
+  if (flags.standalone == !flags.coordinator.empty()) {
+    return absl::InvalidArgumentError(
+        "say where the coordinator is: --standalone (in this process) or --coordinator ADDRESS");
+  }
+  if (!dmuon::wire::UnixPath(flags.listen).has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen is '", flags.listen, "', must be unix:/path"));
+  }
+  ChooseSlots(flags);
+  EngineOptions options;
+  options.node_id = flags.node_id.empty() ? HostName() : flags.node_id;
+  options.step_timeout = absl::Seconds(flags.step_timeout_seconds);
+  options.attach_timeout = absl::Seconds(flags.attach_timeout_seconds);
+  options.orphan_timeout = absl::Seconds(flags.orphan_timeout_seconds);
+  options.memory_limit_bytes = flags.memory_limit_gib > 0
+                                   ? static_cast<uint64_t>(flags.memory_limit_gib * (1 << 30))
+                                   : PhysicalMemory() / 2;
+  options.slots = flags.slots;
+  options.threads_per_slot = flags.threads_per_slot;
+  DMUON_RETURN_IF_ERROR(options.Validate());
+  return options;
+}
+
+// The coordinator of --standalone, or the way to another process's. Members in order of use.
+struct CoordinatorSide {
+  std::unique_ptr<dmuon::coordinator::Host> host;
+  std::unique_ptr<dmuon::coordinator::Service> service;
+  std::unique_ptr<dmuon::CoordinatorLink> link;
+};
+
+absl::StatusOr<CoordinatorSide> MakeCoordinatorSide(const Flags& flags, dmuon::Metrics* metrics) {
+  CoordinatorSide side;
+  if (!flags.standalone) {
+    side.link = dmuon::node::MakeGrpcLink(flags.coordinator);
+    return side;
+  }
+  dmuon::coordinator::GenerationStore store;
+  if (!flags.state_dir.empty()) {
+    DMUON_ASSIGN_OR_RETURN(store, dmuon::coordinator::GenerationStore::Open(flags.state_dir));
+  }
+  side.host = std::make_unique<dmuon::coordinator::Host>(dmuon::coordinator::HostOptions(),
+                                                         std::move(store), metrics);
+  side.service = dmuon::coordinator::Service::Create(side.host.get());
+  side.link = dmuon::coordinator::MakeLocalLink(side.host.get());
+  return side;
+}
+
+absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side) {
+  dmuon::ShutdownWatch watch([&server](int nth) {
+    if (nth == 2) server.Shutdown(absl::ZeroDuration());
+  });
+  engine.Start();
+  server.SetServing(true);
+  const EngineOptions& options = engine.options();
+  dmuon::LogInfo("dmuond ", dmuon::VersionText(), " listens on ", server.address(), "; node ",
+                 options.node_id, ", ", options.slots, " slots of ", options.threads_per_slot,
+                 " threads, coordinator ", side.link->address(), "; attach timeout ",
+                 absl::FormatDuration(options.attach_timeout), " < step timeout ",
+                 absl::FormatDuration(options.step_timeout), " <= orphan timeout ",
+                 absl::FormatDuration(options.orphan_timeout));
+  watch.Wait();
+  dmuon::LogInfo("draining");
+  server.SetServing(false);
+  engine.Drain();
+  if (side.host != nullptr) side.host->EndWatches();
+  server.Shutdown(kDrainTime);
+  dmuon::LogInfo("stopped");
+  return absl::OkStatus();
+}
+
+absl::Status Serve(Flags flags) {
+  DMUON_ASSIGN_OR_RETURN(const EngineOptions engine_options, ToOptions(flags));
+  DMUON_ASSIGN_OR_RETURN(const dmuon::LogLevel level, dmuon::ParseLogLevel(flags.log_level));
+  dmuon::SetLogLevel(level);
+  dmuon::Metrics metrics;
+  dmuon::CountLogLines(&metrics);
+  DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::kernels::Backend> backend,
+                         dmuon::kernels::MakeBackend(flags.backend));
+  metrics.Set(dmuon::MetricId::kBuildInfo, {dmuon::Version(), dmuon::Commit(), backend->name()}, 1);
+  DMUON_ASSIGN_OR_RETURN(CoordinatorSide side, MakeCoordinatorSide(flags, &metrics));
+  Engine engine(engine_options, backend.get(), side.link.get(), &metrics);
+  dmuon::node::NodeDescription description;
+  description.version = dmuon::VersionText();
+  description.backend = std::string(backend->name());
+  description.coordinator = side.link->address();
+  if (!flags.metrics.empty()) {
+    DMUON_ASSIGN_OR_RETURN(description.metrics_address, metrics.Serve(flags.metrics));
+    dmuon::LogInfo("metrics at http://", description.metrics_address, "/metrics");
+  }
+  const auto service = dmuon::node::Service::Create(&engine, &metrics, std::move(description));
+  dmuon::RpcServerOptions options;
+  options.address = flags.listen;
+  options.service_names = {std::string(dmuon::node::kServiceName)};
+  std::vector<grpc::Service*> services = {service->grpc_service()};
+  if (side.service != nullptr) {
+    services.push_back(side.service->grpc_service());
+    options.service_names.emplace_back(dmuon::coordinator::kServiceName);
+  }
+  // Takes the lock on the socket: from here on the paths beside it are ours too.
+  DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::RpcServer> server,
+                         dmuon::RpcServer::Start(options, services, &metrics));
+  const std::string channel_path = absl::StrCat(*dmuon::wire::UnixPath(flags.listen),
+                                                dmuon::wire::kChannelSuffix);
+  DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::node::ChannelServer> channels,
+                         dmuon::node::ChannelServer::Start(channel_path, &engine));
+  const absl::Status status = Run(*server, engine, side);
+  dmuon::CountLogLines(nullptr);
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  dmuon::BlockShutdownSignals();
+  Flags flags;
+  CLI::App app("", "dmuond");
+  Describe(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  if (const absl::Status status = Serve(std::move(flags)); !status.ok()) {
+    std::fprintf(stderr, "dmuond: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return 0;
+}

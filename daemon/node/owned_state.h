@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The units that one slot owns, with their fp32 masters and optimizer state, and the stages that
+// touch them. Only the slot's own thread calls the mutating functions, so there is no lock; between
+// steps, and while no step runs, the job's thread may read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/node/worker_boxes.h"
+#include "dmuon/v1/plan.pb.h"
+#include "dmuon/v1/tensor.pb.h"
+#include "kernels/backend.h"
+#include "wire/box.h"
+
+namespace dmuon::node {
+
+// One unit: what it is, and its buffers of `box.elements()` floats each.
+struct OwnedUnit {
+  uint32_t tensor = 0;
+  uint32_t group = 0;
+  wire::Box box;
+  int64_t rows = 0;  // as a matrix; of element-wise units 1 x elements
+  int64_t cols = 0;
+  std::vector<float> weight;
+  std::vector<float> momentum;
+  std::vector<float> second_moment;
+  std::vector<float> gradient;  // staging: the collected gradient of the step in flight
+  int64_t updates = 0;          // applied so far
+  kernels::GradientStats stats;
+
+  [[nodiscard]] uint64_t state_bytes() const {
+    return 4 * (weight.size() + momentum.size() + second_moment.size());
+  }
+};
+
+// The static part of a job's groups, in group order, and its per-step part.
+std::vector<kernels::Optimizer> OptimizersOf(const v1::JobSpec& job);
+kernels::Hyper ToHyper(const v1::Hyper& hyper);
+
+class OwnedState {
+ public:
+  // The units of `slot` of node `node` in `plan`. All buffers zero.
+  OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node, uint32_t slot,
+             kernels::Backend* backend);
+
+  // Bytes that all buffers of such a state take, staging included.
+  static uint64_t BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node);
+
+  [[nodiscard]] size_t size() const { return units_.size(); }
+  [[nodiscard]] const OwnedUnit& unit(size_t i) const { return units_[i]; }
+
+  // Initial weight from the workers' parameter boxes. INVALID_ARGUMENT naming the tensor when an
+  // element is not finite.
+  absl::Status Load(size_t i, const WorkerBoxes& workers);
+
+  // Sums the workers' pieces, in rank order, into the unit's gradient (the mean where they are not
+  // reduced) and measures it. `has_gradient(rank)` false: that piece counts as zeros.
+  void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
+
+  // The update direction, orthogonalised, into the slot's scratch. No state changes. Only for units
+  // of matrix optimizers.
+  absl::Status Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip);
+
+  // Weight decay, weight, momentum and update count, together.
+  void Apply(size_t i, const kernels::Hyper& hyper, double clip);
+
+  // Writes the unit's part of each worker's parameter box, cast to the job's dtype; `only_rank` < 0:
+  // of all workers.
+  void Deliver(size_t i, const WorkerBoxes& workers, int64_t only_rank = -1) const;
+
+  [[nodiscard]] bool is_matrix(size_t i) const {
+    return optimizers_[units_[i].group].needs_whole_matrix();
+  }
+  [[nodiscard]] const kernels::Optimizer& optimizer(size_t i) const {
+    return optimizers_[units_[i].group];
+  }
+
+ private:
+  const v1::JobSpec* const job_;
+  const std::vector<kernels::Optimizer> optimizers_;
+  kernels::Backend* const backend_;
+  std::vector<OwnedUnit> units_;
+  kernels::Scratch scratch_;
+  std::vector<float> update_;  // of the unit between Orthogonalize and Apply
+};
+
+}  // namespace dmuon::node

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Where the workers of a job have what: their boxes, and their arenas while they are attached.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dmuon/v1/tensor.pb.h"
+#include "wire/arena.h"
+#include "wire/box.h"
+#include "wire/validate.h"
+
+namespace dmuon::node {
+
+// Ranks whose gradient of one tensor is missing in a step; empty for nearly all.
+using MissingRanks = std::vector<uint32_t>;
+
+// Workers that hold the same box of a tensor, in rank order.
+struct Holders {
+  wire::Box box;
+  std::vector<uint32_t> ranks;
+};
+
+class WorkerBoxes {
+ public:
+  WorkerBoxes(const v1::JobSpec* job, uint32_t world_size)
+      : job_(job), shards_(world_size), arenas_(world_size, nullptr) {}
+
+  // Once a rank, before Finish.
+  void SetShards(uint32_t rank, std::vector<wire::ShardBoxes> shards) {
+    shards_[rank] = std::move(shards);
+  }
+  // Groups equal gradient boxes. All ranks must have their shards.
+  void Finish();
+
+  // The arena of an attached worker, or null while it is away. Must outlive its use here.
+  void SetArena(uint32_t rank, const wire::Arena* arena) { arenas_[rank] = arena; }
+
+  [[nodiscard]] uint32_t world_size() const { return static_cast<uint32_t>(shards_.size()); }
+  [[nodiscard]] const wire::Arena* arena(uint32_t rank) const { return arenas_[rank]; }
+  [[nodiscard]] const wire::ShardBoxes& shard(uint32_t rank, size_t tensor) const {
+    return shards_[rank][tensor];
+  }
+  [[nodiscard]] const std::vector<wire::ShardBoxes>& shards(uint32_t rank) const {
+    return shards_[rank];
+  }
+  // Distinct non-empty gradient boxes of a tensor, in order of their first holder.
+  [[nodiscard]] const std::vector<Holders>& grad_holders(size_t tensor) const {
+    return grad_holders_[tensor];
+  }
+  [[nodiscard]] bool reduced(size_t tensor) const { return shards_[0][tensor].reduced; }
+  [[nodiscard]] const v1::Tensor& tensor(size_t tensor) const {
+    return job_->tensors(static_cast<int>(tensor));
+  }
+  [[nodiscard]] size_t tensors() const { return static_cast<size_t>(job_->tensors_size()); }
+
+  // Ranks that hold a part of the tensor's gradient and have not marked it ready for `step`.
+  [[nodiscard]] MissingRanks MissingIn(size_t tensor, uint64_t step) const;
+  // Marks every tensor of one worker (or of all, rank < 0) as delivered for `step`.
+  void MarkDelivered(uint64_t step, int64_t rank = -1) const;
+
+ private:
+  const v1::JobSpec* job_;
+  std::vector<std::vector<wire::ShardBoxes>> shards_;  // [rank][tensor]
+  std::vector<const wire::Arena*> arenas_;             // [rank]
+  std::vector<std::vector<Holders>> grad_holders_;     // [tensor]
+};
+
+}  // namespace dmuon::node

@@ -1,0 +1,31 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/plan/cost.h"
+
+#include <cstdint>
+
+#include "kernels/coefficients.h"
+
+namespace dmuon::plan {
+namespace {
+
+// fp32 buffers beside the master weight: momentum; momentum and second moment.
+constexpr int kMuonBuffers = 1;
+constexpr int kAdamwBuffers = 2;
+
+}  // namespace
+
+double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed) {
+  const int64_t elements = box.elements();
+  const int buffers = group.has_muon() ? kMuonBuffers : kAdamwBuffers;
+  double seconds = speed.seconds_per_unit +
+                   kernels::ElementwiseBytes(elements, buffers) / speed.bytes_per_second;
+  if (group.has_muon()) {
+    const int64_t rows = box.length[0];
+    seconds += kernels::NewtonSchulzFlops(rows, elements / rows, group.muon().iterations()) /
+               speed.flops_per_second;
+  }
+  return seconds;
+}
+
+}  // namespace dmuon::plan

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The price of a unit: estimated seconds of one step on the slot that owns it, by formula. Plans
+// compare prices with each other, so their ratios matter more than their size.
+#pragma once
+
+#include "dmuon/v1/tensor.pb.h"
+#include "wire/box.h"
+
+namespace dmuon::plan {
+
+// Speed of one slot. The defaults are those of one core of a server CPU: a few tens of GFLOP/s of
+// fp32 matrix products, and a core's share of the memory bandwidth. A lower flops_per_second makes
+// matrices weigh more against element-wise units.
+struct SlotSpeed {
+  double flops_per_second = 5e10;
+  double bytes_per_second = 8e9;
+  // Bookkeeping of any unit, so that a thousand tiny ones are not free.
+  double seconds_per_unit = 5e-6;
+};
+
+// Newton-Schulz (a matrix is rows x the product of the other dimensions) plus the bytes that the
+// step reads and writes. `box` is not empty. Depends on shape and optimizer alone.
+double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed = {});
+
+}  // namespace dmuon::plan

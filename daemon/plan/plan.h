@@ -1,0 +1,44 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// From a job's registrations to its plan. Pure: equal inputs give equal plans, to the bit, in
+// whatever order the workers arrived.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/plan/cover.h"
+#include "dmuon/v1/plan.pb.h"
+#include "dmuon/v1/tensor.pb.h"
+#include "wire/grpc_status.h"
+
+namespace dmuon::plan {
+
+// A node that may own units.
+struct NodeSlots {
+  std::string node_id;
+  uint32_t slots = 0;
+};
+
+// Proves coverage, then spreads the units over all slots of `nodes`. `shards` has one entry a rank,
+// in rank order; `nodes` are sorted by id. `reason` says in words why the plan is made.
+//   INVALID_ARGUMENT/COVERAGE      the workers' boxes do not cover the tensors
+//   FAILED_PRECONDITION/NOT_READY  there is no slot
+//   RESOURCE_EXHAUSTED/LIMIT       the plan needs more than `max_bytes`, one message by default
+absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
+                                  std::span<const NodeSlots> nodes, uint64_t generation,
+                                  absl::string_view reason,
+                                  size_t max_bytes = wire::kMaxMessageBytes);
+
+// SHA-256, in hex, over the job, the plan's nodes, slots and units; neither generation nor reason.
+// The job's and the plan's deterministic protobuf serialisations, each after its length as eight
+// little-endian bytes.
+std::string Digest(const v1::JobSpec& job, const v1::Plan& plan);
+
+}  // namespace dmuon::plan

@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The arithmetic of a step: matrices in, matrices out. A backend knows no network, keeps no state
+// between calls and starts no threads but those of its BLAS.
+//
+// All matrices are row-major, contiguous fp32. A call works on one unit: a whole matrix for
+// optimizers that orthogonalise, any run of elements for element-wise ones. Buffers of one call
+// must not overlap unless the comment says so.
+//
+// Threads: a Backend may be used from several threads at once; each thread brings its own Scratch
+// and calls `BindThread` once before its first other call. The bits of a result depend on the
+// input and the machine, not on the number of threads or on what other threads do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/optimizer.h"
+
+namespace dmuon::kernels {
+
+enum class DType : uint8_t { kFloat32, kBFloat16 };
+
+constexpr size_t SizeOf(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// A matrix inside a caller's buffer: `rows` x `cols` elements, row-major, no gap between rows.
+struct MatrixView {
+  float* data;
+  int64_t rows;
+  int64_t cols;
+};
+
+// The state of one unit. Spans of the unit's size; `second_moment` is empty when the optimizer has
+// none. `step` counts the updates applied so far and serves the bias correction; a 64-bit integer,
+// so that it never saturates.
+struct UnitState {
+  std::span<float> weight;
+  std::span<float> momentum;
+  std::span<float> second_moment;
+  int64_t step = 0;
+};
+
+// What one pass over a gradient finds. `finite` is false for a NaN or an infinity anywhere; then
+// the other two mean nothing. The sum is taken in double, in index order within fixed blocks, so
+// it is the same on every run.
+struct GradientStats {
+  double sum_squares = 0.0;
+  double max_abs = 0.0;
+  bool finite = true;
+};
+
+// Working memory of one thread; grows to the largest unit seen and is reused.
+class Scratch {
+ public:
+  // At least `count` floats, uninitialised; `index` tells apart buffers that live at one time.
+  std::span<float> Get(size_t index, size_t count);
+
+ private:
+  std::vector<std::vector<float>> buffers_;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // Gives the calling thread a team of `threads` (at least 1, itself included) from now on. Teams of
+  // different threads may differ in size.
+  virtual void BindThread(int threads) = 0;
+
+  // to[i] = from[i] as fp32. Exact.
+  virtual void CastToFloat(DType dtype, const void* from, std::span<float> to) = 0;
+  // to[i] += from[i] as fp32, each sum rounded once.
+  virtual void AddToFloat(DType dtype, const void* from, std::span<float> to) = 0;
+  // to[i] = from[i] in `dtype`, rounded to nearest even; NaN stays NaN.
+  virtual void CastFromFloat(std::span<const float> from, DType dtype, void* to) = 0;
+
+  // values[i] *= factor. `factor` 1 leaves the bits alone.
+  virtual void Multiply(double factor, std::span<float> values) = 0;
+
+  virtual GradientStats Measure(std::span<const float> gradient) = 0;
+
+  // update = the direction that the momentum stage makes of clip*gradient. `state` is not changed.
+  // Only for optimizers that orthogonalise. `clip` is the global-norm factor, in (0, 1].
+  virtual void Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
+                         std::span<const float> gradient, const UnitState& state,
+                         std::span<float> update) = 0;
+
+  // x <- NewtonSchulz(x), in place; a zero or empty matrix stays as it is.
+  // INVALID_ARGUMENT when x is not finite (x stays as it is) or a dimension is out of range;
+  // INTERNAL when the result is not finite although x was.
+  virtual absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, MatrixView x,
+                                     Scratch& scratch) = 0;
+
+  // Commits the step: momentum, second moment, weight decay and weight, and `state.step` += 1.
+  //   orthogonalising:  M as in Momentum;  W <- W*(1 - lr*wd) - lr*scale*update
+  //   element-wise:     `update` is empty and `scale` is ignored; the update is bias-corrected
+  //                     m / (sqrt(v) + eps), as torch.optim.AdamW
+  virtual void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,
+                     std::span<const float> gradient, std::span<const float> update,
+                     UnitState& state) = 0;
+};
+
+// "reference": plain loops in double, the judge. "cpu": BLAS with symmetric products.
+// INVALID_ARGUMENT listing the names when `name` is none of them.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name);
+
+}  // namespace dmuon::kernels

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Constants of the matrix optimizers: Newton-Schulz coefficient sets, shape scales, operation
+// counts. Everything here is constexpr and free of state; the planner prices plans with the same formulas
+// that the kernels obey.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace dmuon::kernels {
+
+// One Newton-Schulz iteration maps every singular value s to a*s + b*s^3 + c*s^5.
+struct Quintic {
+  double a, b, c;
+};
+
+enum class CoefficientSet : uint8_t { kJordan, kYou, kPolarExpress };
+
+inline constexpr int kListedIterations = 5;
+using CoefficientTable = std::array<Quintic, kListedIterations>;
+
+// Keller Jordan's Muon: the same polynomial at every step.
+inline constexpr CoefficientTable kJordan = {{{3.4445, -4.7750, 2.0315},
+                                              {3.4445, -4.7750, 2.0315},
+                                              {3.4445, -4.7750, 2.0315},
+                                              {3.4445, -4.7750, 2.0315},
+                                              {3.4445, -4.7750, 2.0315}}};
+
+// You Jiacheng's set (also published as "quintic" by NVIDIA Emerging-Optimizers).
+inline constexpr CoefficientTable kYou = {{{4.0848, -6.8946, 2.9270},
+                                           {3.9505, -6.3029, 2.6377},
+                                           {3.7418, -5.5913, 2.3037},
+                                           {2.8769, -3.1427, 1.2046},
+                                           {2.8366, -3.0525, 1.2012}}};
+
+// Polar Express (arXiv 2505.16932), l = 1e-3, before its safety factor: these diverge for a
+// singular value above 1, so they are never used raw.
+inline constexpr CoefficientTable kPolarExpressRaw = {
+    {{8.28721201814563, -23.595886519098837, 17.300387312530933},
+     {4.107059111542203, -2.9478499167379106, 0.5448431082926601},
+     {3.9486908534822946, -2.908902115962949, 0.5518191394370137},
+     {3.3184196573706015, -2.488488024314874, 0.51004894012372},
+     {2.300652019954817, -1.6689039845747493, 0.4188073119525673}}};
+
+// The factor by which an input may exceed 1; 1.05 on every step, as in Dao-AILab's Gram
+// Newton-Schulz and X-Square's dmuon.
+inline constexpr double kPolarExpressSafety = 1.05;
+
+constexpr CoefficientTable WithSafety(const CoefficientTable& raw, double safety) {
+  CoefficientTable out{};
+  const double cube = safety * safety * safety;
+  for (size_t i = 0; i < raw.size(); ++i) {
+    out[i] = {raw[i].a / safety, raw[i].b / cube, raw[i].c / (cube * safety * safety)};
+  }
+  return out;
+}
+
+inline constexpr CoefficientTable kPolarExpress = WithSafety(kPolarExpressRaw, kPolarExpressSafety);
+
+constexpr const CoefficientTable& Coefficients(CoefficientSet set) {
+  switch (set) {
+    case CoefficientSet::kYou:
+      return kYou;
+    case CoefficientSet::kPolarExpress:
+      return kPolarExpress;
+    case CoefficientSet::kJordan:
+      break;
+  }
+  return kJordan;
+}
+
+// Iteration `i` of any length: the last polynomial of a list repeats.
+constexpr const Quintic& Coefficient(CoefficientSet set, int i) {
+  return Coefficients(set)[static_cast<size_t>(std::min(i, kListedIterations - 1))];
+}
+
+// The factor on an orthogonalised update of a rows x cols matrix (rows = fan-out). Always the
+// dimensions of the whole (flattened) matrix, never of a shard. The word "spectral" means
+// sqrt(max(rows, cols)) in some libraries; here it is sqrt(rows / cols) and nothing else.
+enum class ScaleRule : uint8_t {
+  kNone,           // 1
+  kOriginal,       // sqrt(max(1, rows / cols)): Keller Jordan, torch.optim.Muon "original"
+  kMatchRmsAdamw,  // 0.2 * sqrt(max(rows, cols)): Moonlight, arXiv 2502.16982
+  kSpectral,       // sqrt(rows / cols): unit spectral-norm change
+};
+
+inline double Scale(ScaleRule rule, int64_t rows, int64_t cols) {
+  const double ratio = static_cast<double>(rows) / static_cast<double>(cols);
+  switch (rule) {
+    case ScaleRule::kOriginal:
+      return std::sqrt(std::max(1.0, ratio));
+    case ScaleRule::kMatchRmsAdamw:
+      return 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
+    case ScaleRule::kSpectral:
+      return std::sqrt(ratio);
+    case ScaleRule::kNone:
+      break;
+  }
+  return 1.0;
+}
+
+// Multiply-adds counted twice. Standard Newton-Schulz with symmetric products for XX^T and A*A:
+// per iteration l*s^2 + s^3 + 2*l*s^2, where s is the shorter and l the longer side.
+constexpr double NewtonSchulzFlops(int64_t rows, int64_t cols, int iterations) {
+  const double s = static_cast<double>(std::min(rows, cols));
+  const double l = static_cast<double>(std::max(rows, cols));
+  return iterations * (3.0 * l * s * s + s * s * s);
+}
+
+// Element-wise work is bound by memory, so it is priced in bytes: what one unit's step reads and
+// writes of gradient, weight and state, all fp32.
+constexpr double ElementwiseBytes(int64_t elements, int state_buffers) {
+  return static_cast<double>(elements) * 4.0 * (1 + 2 + 2 * state_buffers);
+}
+
+}  // namespace dmuon::kernels

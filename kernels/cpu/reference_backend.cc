@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/cpu/reference_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/reference.h"
+
+namespace dmuon::kernels {
+namespace {
+
+std::vector<double> Wide(std::span<const float> from) { return {from.begin(), from.end()}; }
+
+void Round(std::span<const double> from, std::span<float> to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(from[i]);
+}
+
+bool Finite(std::span<const double> values) {
+  for (const double value : values) {
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+// Element `i` of a foreign buffer; copied byte-wise, so that alignment does not matter.
+float Element(DType dtype, const void* from, size_t i) {
+  const auto* at = static_cast<const unsigned char*>(from) + i * SizeOf(dtype);
+  if (dtype == DType::kFloat32) {
+    float value = 0.0F;
+    std::memcpy(&value, at, sizeof(value));
+    return value;
+  }
+  uint16_t upper = 0;
+  std::memcpy(&upper, at, sizeof(upper));
+  return std::bit_cast<float>(static_cast<uint32_t>(upper) << 16);
+}
+
+// Of the two bf16 neighbours of `value`, the nearer one; of two equally near ones the even one.
+uint16_t NearestBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto below = static_cast<uint16_t>(bits >> 16);  // towards zero
+  if (std::isnan(value)) return static_cast<uint16_t>(below | 0x40);
+  const uint32_t rest = bits & 0xffff;
+  const bool up = rest > 0x8000 || (rest == 0x8000 && (below & 1) != 0);
+  return static_cast<uint16_t>(below + (up ? 1 : 0));
+}
+
+class ReferenceBackend final : public Backend {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "reference"; }
+
+  void BindThread(int /*threads*/) override {}  // one thread is all it ever uses
+
+  void CastToFloat(DType dtype, const void* from, std::span<float> to) override {
+    for (size_t i = 0; i < to.size(); ++i) to[i] = Element(dtype, from, i);
+  }
+
+  void AddToFloat(DType dtype, const void* from, std::span<float> to) override {
+    for (size_t i = 0; i < to.size(); ++i) to[i] += Element(dtype, from, i);
+  }
+
+  void CastFromFloat(std::span<const float> from, DType dtype, void* to) override {
+    for (size_t i = 0; i < from.size(); ++i) {
+      auto* at = static_cast<unsigned char*>(to) + i * SizeOf(dtype);
+      const uint16_t half = NearestBf16(from[i]);
+      if (dtype == DType::kFloat32) {
+        std::memcpy(at, &from[i], sizeof(float));
+      } else {
+        std::memcpy(at, &half, sizeof(half));
+      }
+    }
+  }
+
+  void Multiply(double factor, std::span<float> values) override {
+    if (factor == 1.0) return;
+    for (float& value : values) value = static_cast<float>(factor * static_cast<double>(value));
+  }
+
+  GradientStats Measure(std::span<const float> gradient) override {
+    GradientStats stats;
+    for (const float element : gradient) {
+      const double value = element;
+      stats.sum_squares += value * value;
+      stats.max_abs = std::max(stats.max_abs, std::abs(value));
+      stats.finite = stats.finite && std::isfinite(element);
+    }
+    return stats;
+  }
+
+  void Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
+                 std::span<const float> gradient, const UnitState& state,
+                 std::span<float> update) override {
+    std::vector<double> wide(update.size());
+    reference::Direction(optimizer, hyper, clip, Wide(gradient), Wide(state.momentum), wide);
+    Round(wide, update);
+  }
+
+  absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, MatrixView x,
+                             Scratch& /*scratch*/) override {
+    if (x.rows < 0 || x.cols < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("matrix is ", x.rows, " x ", x.cols,
+                                                     "; each dimension must be at least 0"));
+    }
+    const std::span<float> values(x.data,
+                                  static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
+    std::vector<double> wide = Wide(values);
+    if (!Finite(wide)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input of Newton-Schulz is not finite (", x.rows, " x ", x.cols, ")"));
+    }
+    reference::Orthogonalize(newton_schulz, x.rows, x.cols, wide);
+    if (!Finite(wide)) {
+      return absl::InternalError(absl::StrCat("Newton-Schulz of a finite ", x.rows, " x ", x.cols,
+                                              " matrix gave a non-finite result"));
+    }
+    Round(wide, values);
+    return absl::OkStatus();
+  }
+
+  void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,
+             std::span<const float> gradient, std::span<const float> update,
+             UnitState& state) override {
+    std::vector<double> weight = Wide(state.weight);
+    std::vector<double> momentum = Wide(state.momentum);
+    std::vector<double> second_moment = Wide(state.second_moment);
+    reference::State wide{weight, momentum, second_moment, state.step};
+    reference::Apply(optimizer, hyper, clip, scale, Wide(gradient), Wide(update), wide);
+    Round(weight, state.weight);
+    Round(momentum, state.momentum);
+    Round(second_moment, state.second_moment);
+    state.step = wide.step;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeReferenceBackend() { return std::make_unique<ReferenceBackend>(); }
+
+}  // namespace dmuon::kernels

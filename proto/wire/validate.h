@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Checks of everything that another process sends, before any of it is used. All errors are
+// INVALID_ARGUMENT (or RESOURCE_EXHAUSTED for a limit) and name the thing, the number and the bound.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dmuon/v1/tensor.pb.h"
+#include "wire/box.h"
+
+namespace dmuon::wire {
+
+inline constexpr size_t kMaxNameBytes = 256;
+inline constexpr uint32_t kMaxWorldSize = 65'536;
+inline constexpr int kMaxTensors = 262'144;
+inline constexpr int kMaxGroups = 4'096;
+
+// Ids of jobs and nodes: 1..128 characters of [A-Za-z0-9._:/@-].
+absl::Status ValidateId(absl::string_view id, absl::string_view what);
+
+// Names, shapes, dtypes, groups, options, row blocks; matrix optimizers need 2 dimensions, or 4 (a
+// convolution kernel, flattened to rows x rest). Three dimensions are ambiguous and refused.
+absl::Status ValidateJobSpec(const v1::JobSpec& job);
+
+// Learning rates and the like, one a group of a valid job.
+absl::Status ValidateHypers(const v1::JobSpec& job, std::span<const v1::Hyper* const> hypers);
+
+// A worker's boxes, parsed; one entry a tensor in the tensors' order.
+struct ShardBoxes {
+  Box grad;
+  Box param;
+  bool reduced = true;
+};
+absl::StatusOr<std::vector<ShardBoxes>> ParseShards(
+    const v1::JobSpec& job, std::span<const v1::Shard* const> shards, uint32_t rank);
+
+// Bytes of one element.
+size_t SizeOf(v1::DType dtype);
+
+// The tensor as a matrix: rows = shape[0], cols = product of the rest. Of a valid job.
+struct MatrixShape {
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+MatrixShape AsMatrix(const v1::Tensor& tensor);
+
+}  // namespace dmuon::wire

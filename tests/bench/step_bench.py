@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a step through the service costs beside its arithmetic, and against gathering in the trainer.
+
+    control   a whole step() of 20 tiny matrices and 2 workers, minus the daemon's kernel time
+    gather    the optimizer step of the quickstart model against torch.optim.Muon on gathered
+              gradients (full_tensor) in the same 2 workers, taking turns
+    outside   share of the daemon's step that none of the seven stages accounts for
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import sys
+import time
+import urllib.request
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+for folder in ("client/python", "client/examples", "tests/support", "tests/e2e"):
+    sys.path.insert(0, str(ROOT / folder))
+
+import dmuon_client as dmuon  # noqa: E402
+import trainers  # noqa: E402
+from dmuon_fixtures import Daemon  # noqa: E402
+from gpt import GPT  # noqa: E402
+from worker_pool import WorkerPool  # noqa: E402
+
+WORKERS = 2
+TINY = {f"w{i}": (16, 16) for i in range(20)}
+KERNEL_STAGES = ("orthogonalize", "apply")
+
+
+def timed(work) -> float:
+    """Seconds of `work` on this worker, all workers starting together."""
+    dist.barrier()
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def control(rank: int, world_size: int, address: str, metrics: str, job: str,
+            steps: int) -> dict[str, object]:
+    bag = trainers.Bag(trainers.random_tensors(TINY, 0), "rows")
+    bag.feed(trainers.random_tensors(TINY, 1))
+    with dmuon.Muon(bag, job=job, address=address, verbose=False) as opt:
+        for _ in range(20):
+            opt.step()
+        dist.barrier()
+        yielded = [timed(opt.step) for _ in range(steps)]
+        dist.barrier()
+        seen = metrics_of(metrics, job) if rank == 0 else {}
+        dist.barrier()
+    return {"service": yielded, "metrics": seen}
+
+
+def metrics_of(metrics: str, job: str) -> dict[str, float]:
+    """Seconds of each stage, of whole steps, and the number of steps, since the job's start."""
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith("#") or f'job_id="{job}"' not in line:
+            continue
+        name, value = line.rsplit(" ", 1)
+        if name.startswith("dmuon_stage_seconds_total{"):
+            found[name.split('stage="')[1].split('"')[0]] = float(value)
+        elif name.startswith("dmuon_step_duration_seconds_sum"):
+            found["whole"] = float(value)
+        elif name.startswith("dmuon_step_duration_seconds_count"):
+            found["steps"] = float(value)
+    return found
+
+
+class Gather:
+    """Muon inside the trainer: gather each gradient and weight, orthogonalise everything on every
+    worker, keep the own rows. AdamW works on the shards."""
+
+    def __init__(self, model: torch.nn.Module, routes: dict[str, str]) -> None:
+        named = dict(model.named_parameters())
+        self._sharded = [named[n] for n, r in routes.items() if r == "muon"]
+        rest = [named[n] for n, r in routes.items() if r == "adamw"]
+        self._whole = [torch.nn.Parameter(p.full_tensor().detach().clone()) for p in self._sharded]
+        self._muon = torch.optim.Muon(self._whole, lr=1e-4, adjust_lr_fn="original")
+        self._adamw = torch.optim.AdamW(rest, lr=1e-5)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for shard, whole in zip(self._sharded, self._whole, strict=True):
+            whole.grad = shard.grad.full_tensor()
+        self._muon.step()
+        for shard, whole in zip(self._sharded, self._whole, strict=True):
+            rows = -(-whole.shape[0] // dist.get_world_size())
+            start = dist.get_rank() * rows
+            shard.to_local().copy_(whole[start:start + rows])
+        self._adamw.step()
+
+
+def sharded_gpt() -> torch.nn.Module:
+    torch.manual_seed(1)
+    model = GPT()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for p in model.parameters():
+        assert isinstance(p, DTensor)
+        p.grad = distribute_tensor(torch.randn(p.shape), mesh, p.placements)
+    return model
+
+
+def against_gather(rank: int, world_size: int, address: str, metrics: str, job: str,
+                   rounds: int) -> dict[str, object]:
+    model = sharded_gpt()
+    with dmuon.Muon(model, lr=1e-4, adamw=dict(lr=1e-5), job=job, address=address, verbose=False) as opt:
+        gather = Gather(model, opt.routes())
+        opt.step(), gather.step()
+        service_s, gather_s = [], []
+        for _ in range(rounds):
+            service_s.append(timed(opt.step))
+            gather_s.append(timed(gather.step))
+        dist.barrier()
+        seen = metrics_of(metrics, job) if rank == 0 else {}
+        dist.barrier()
+    return {"service": service_s, "gather": gather_s, "metrics": seen}
+
+
+def slowest(runs: list[list[float]]) -> list[float]:
+    """A step has ended when it has on every worker."""
+    return [max(times) for times in zip(*runs, strict=True)]
+
+
+def metrics_address(daemon: Daemon) -> str:
+    return daemon.status()["node"]["metrics_address"]
+
+
+def measure_control(pool: WorkerPool, daemon: Daemon, steps: int) -> dict[str, float]:
+    runs = pool.run(control, daemon.address, metrics_address(daemon), "control", steps)
+    seen = runs[0]["metrics"]
+    whole_us = statistics.median(slowest([run["service"] for run in runs])) * 1e6
+    kernel_us = sum(seen[stage] for stage in KERNEL_STAGES) / seen["steps"] * 1e6
+    return {"whole_us_p50": whole_us, "kernel_us_mean": kernel_us, "overhead_us_p50": whole_us - kernel_us}
+
+
+def measure_gather(pool: WorkerPool, daemon: Daemon, rounds: int) -> dict[str, float]:
+    runs = pool.run(against_gather, daemon.address, metrics_address(daemon), "gather", rounds, timeout=300)
+    service, gather = (slowest([run[key] for run in runs]) for key in ("service", "gather"))
+    ratios = sorted(s / g for s, g in zip(service, gather, strict=True))
+    seen = runs[0]["metrics"]
+    in_stages = sum(v for k, v in seen.items() if k not in ("whole", "steps"))
+    return {
+        "service_ms_p50": statistics.median(service) * 1e3,
+        "gather_ms_p50": statistics.median(gather) * 1e3,
+        "ratio_p50": statistics.median(ratios), "ratio_low": ratios[len(ratios) // 10],
+        "ratio_high": ratios[-1 - len(ratios) // 10], "daemon_ms_mean": seen["whole"] / seen["steps"] * 1e3,
+        "outside_stages": 1.0 - in_stages / seen["whole"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=pathlib.Path, help="writes rows and summary")
+    parser.add_argument("--steps", type=int, default=500, help="of the control part")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of the gather part")
+    args = parser.parse_args()
+    daemon = Daemon("--slots", str(WORKERS), "--threads-per-slot", "1")
+    with contextlib.closing(daemon.start()), WorkerPool(WORKERS) as pool:
+        parts = {"control": measure_control(pool, daemon, args.steps),
+                 "gather": measure_gather(pool, daemon, args.rounds)}
+    rows = [{"part": part, "what": what, "value": value}
+            for part, values in parts.items() for what, value in values.items()]
+    for row in rows:
+        print(f"{row['part']:8}  {row['what']:16}  {row['value']:12.3f}")
+    summary = {
+        "control_overhead_us_p50": parts["control"]["overhead_us_p50"],
+        "optimizer_vs_gather": parts["gather"]["ratio_p50"],  # service time / gather time; below 1 is faster
+        "outside_stages": parts["gather"]["outside_stages"],
+    }
+    print(f"\ncontrol overhead {summary['control_overhead_us_p50']:.0f} us (target 1000); the service takes "
+          f"{summary['optimizer_vs_gather']:.2f} of the time of gathering (80 % of turns between "
+          f"{parts['gather']['ratio_low']:.2f} and {parts['gather']['ratio_high']:.2f}); "
+          f"{100 * summary['outside_stages']:.1f} % of the daemon's step outside the stages")
+    if args.json:
+        args.json.write_text(json.dumps({"rows": rows, "summary": summary}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the shared fixtures known to every test."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "support"))
+
+from dmuon_fixtures import daemon, module_daemon  # noqa: E402, F401  (fixtures)

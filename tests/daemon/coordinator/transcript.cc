@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/daemon/coordinator/transcript.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/daemon/coordinator/requests.h"
+#include "wire/error.h"
+
+namespace dmuon::coordinator {
+namespace {
+
+std::string Get(const std::map<std::string, std::string>& words, const std::string& key,
+                const std::string& otherwise) {
+  const auto found = words.find(key);
+  return found == words.end() ? otherwise : found->second;
+}
+
+uint64_t GetNumber(const std::map<std::string, std::string>& words, const std::string& key,
+                   uint64_t otherwise) {
+  uint64_t number = otherwise;
+  const auto found = words.find(key);
+  if (found != words.end() && !absl::SimpleAtoi(found->second, &number)) return otherwise;
+  return number;
+}
+
+std::string StatusText(const absl::Status& status) {
+  if (status.ok()) return "OK";
+  return absl::StrCat(absl::StatusCodeToString(status.code()), "/",
+                      wire::ReasonName(wire::ReasonOf(status)), ": ", status.message());
+}
+
+std::string PlanText(const v1::Plan& plan) {
+  std::string text =
+      absl::StrCat("plan of ", plan.job_id(), ", generation ", plan.generation(), ", nodes");
+  for (int i = 0; i < plan.nodes_size(); ++i) {
+    absl::StrAppend(&text, " ", plan.nodes(i), ":", plan.slots(i));
+  }
+  return absl::StrCat(text, ", ", plan.units_size(), " units");
+}
+
+std::string EventText(const v1::WatchPlansResponse& event) {
+  if (event.has_plan()) return PlanText(event.plan());
+  const v1::Refusal& refusal = event.refusal();
+  return absl::StrCat("refusal of ", refusal.job_id(), ", ",
+                      absl::StatusCodeToString(static_cast<absl::StatusCode>(refusal.code())), "/",
+                      refusal.reason(), ": ", refusal.message());
+}
+
+}  // namespace
+
+Transcript::Transcript() : core_(Options{.lease = absl::Seconds(15), .highest_generation = 0}) {}
+
+v1::NodeIdentity Transcript::Identity(const std::string& node, const Words& words) {
+  return Node(node, Get(words, "incarnation", incarnations_[node]));
+}
+
+Outcome Transcript::Join(const std::string& node, const Words& words) {
+  v1::JoinRequest request = JoinOf(node, static_cast<uint32_t>(GetNumber(words, "slots", 1)),
+                                   Get(words, "incarnation", "1"));
+  request.set_highest_generation(GetNumber(words, "generation", 0));
+  request.set_protocol_version(
+      static_cast<uint32_t>(GetNumber(words, "protocol", request.protocol_version())));
+  if (const auto held = words.find("held"); held != words.end()) {
+    const std::vector<std::string> parts = absl::StrSplit(held->second, absl::ByAnyChar("@:"));
+    v1::HeldJob& job = *request.add_held();
+    *job.mutable_job() = ModelOf(parts.at(0), "mlp", 1);
+    job.mutable_plan()->set_job_id(parts.at(0));
+    job.mutable_plan()->set_generation(std::stoull(parts.at(1)));
+    job.mutable_plan()->add_nodes(node);
+    job.mutable_plan()->add_slots(request.slots());
+    job.set_last_step(std::stoull(parts.at(2)));
+  }
+  Outcome outcome = core_.Join(now_, request);
+  if (outcome.status.ok()) incarnations_[node] = request.node().incarnation();
+  return outcome;
+}
+
+Outcome Transcript::Register(const std::string& node, const Words& words) {
+  const v1::JobSpec job = ModelOf(Get(words, "job", "demo"), Get(words, "model", "mlp"),
+                                  static_cast<uint32_t>(GetNumber(words, "of", 1)));
+  return core_.RegisterWorker(
+      now_, RankOf(Identity(node, words), job, static_cast<uint32_t>(GetNumber(words, "rank", 0)),
+                   Get(words, "split", "rows"), Get(words, "fault", "")));
+}
+
+std::vector<std::string> Transcript::Describe(const Outcome& outcome) const {
+  std::vector<std::string> lines = {StatusText(outcome.status)};
+  if (!outcome.reason.empty()) lines.push_back("why: " + outcome.reason);
+  for (const Outgoing& out : outcome.outgoing) {
+    lines.push_back(absl::StrCat("to ", out.node_id, ": ", EventText(out.event)));
+  }
+  return lines;
+}
+
+std::vector<std::string> Transcript::DescribeStatus() const {
+  const v1::GetClusterStatusResponse status = core_.Status(now_);
+  std::vector<std::string> lines;
+  for (const v1::NodeStatus& node : status.nodes()) {
+    lines.push_back(absl::StrCat("node ", node.node().node_id(), "#", node.node().incarnation(),
+                                 ": ", node.slots(), " slots, lease ends in ",
+                                 node.lease_remaining_seconds(), " s"));
+  }
+  for (const v1::JobStatus& job : status.jobs()) {
+    lines.push_back(absl::StrCat("job ", job.job_id(), ": ", job.state(), ", generation ",
+                                 job.generation(), ", ", job.registered_ranks(), " of ",
+                                 job.world_size(), " ranks, ", job.tensors(), " tensors"));
+  }
+  lines.push_back(absl::StrCat("highest generation ", status.highest_generation()));
+  return lines;
+}
+
+std::vector<std::string> Transcript::DescribePlan(const std::string& job) const {
+  const auto response = core_.GetPlan(job);
+  if (!response.ok()) return {StatusText(response.status())};
+  std::vector<std::string> lines = {PlanText(response->plan())};
+  for (const v1::Unit& unit : response->plan().units()) {
+    const v1::Tensor& tensor = response->job().tensors(static_cast<int>(unit.tensor()));
+    const auto box = wire::ParseBox(
+        unit.box(), {tensor.shape().data(), static_cast<size_t>(tensor.shape_size())}, "unit");
+    lines.push_back(absl::StrCat(tensor.name(), box->ToString(), " on ",
+                                 response->plan().nodes(static_cast<int>(unit.owners(0).node())),
+                                 "/", unit.owners(0).slot()));
+  }
+  return lines;
+}
+
+std::vector<std::string> Transcript::Run(const std::string& command) {
+  const std::vector<std::string> parts = absl::StrSplit(command, ' ', absl::SkipEmpty());
+  const std::string& verb = parts.at(0);
+  std::string subject;
+  Words words;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::vector<std::string> pair = absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (pair.size() == 2) {
+      words[pair[0]] = pair[1];
+    } else {
+      subject = parts[i];
+    }
+  }
+  if (verb == "join") return Describe(Join(subject, words));
+  if (verb == "register") return Describe(Register(subject, words));
+  if (verb == "status") return DescribeStatus();
+  if (verb == "plan") return DescribePlan(Get(words, "job", "demo"));
+  if (verb == "beat" || verb == "leave") {
+    v1::BeatRequest beat;
+    *beat.mutable_node() = Identity(subject, words);
+    v1::LeaveRequest leave;
+    *leave.mutable_node() = beat.node();
+    return Describe(verb == "beat" ? core_.Beat(now_, beat) : core_.Leave(now_, leave));
+  }
+  if (verb == "release") {
+    v1::ReleaseJobRequest request;
+    *request.mutable_node() = Identity(subject, words);
+    request.set_job_id(Get(words, "job", "demo"));
+    return Describe(core_.ReleaseJob(now_, request));
+  }
+  if (verb == "watch") {
+    std::vector<std::string> lines;
+    for (const auto& event : core_.CurrentEvents(subject)) lines.push_back(EventText(event));
+    return lines;
+  }
+  absl::Duration duration;
+  if (verb == "wait" && absl::ParseDuration(subject, &duration)) {
+    now_ += duration;
+    return Describe(core_.Tick(now_));
+  }
+  return {absl::StrCat("unknown command: ", command)};
+}
+
+std::string Replay(const std::string& text) {
+  Transcript transcript;
+  std::string replayed;
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  for (const std::string& line : lines) {
+    if (line.rfind("-> ", 0) == 0) continue;  // said anew below its command
+    absl::StrAppend(&replayed, line, "\n");
+    if (line.empty() || line[0] == '#') continue;
+    for (const std::string& outcome : transcript.Run(line)) {
+      absl::StrAppend(&replayed, "-> ", outcome, "\n");
+    }
+  }
+  // Splitting gave one empty line behind the last line break.
+  if (!replayed.empty() && replayed.back() == '\n') replayed.pop_back();
+  return replayed;
+}
+
+}  // namespace dmuon::coordinator

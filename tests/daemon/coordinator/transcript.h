@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The language of tests/scenarios/coordinator/*.txt: one command a line, then what came of it.
+//
+//   # a comment; blank lines are free
+//   join a slots=2 [incarnation=2] [generation=7] [held=JOB@GENERATION:STEP] [protocol=9]
+//   beat a | leave a                       as the node's latest incarnation, or incarnation=1
+//   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
+//   release a [job=demo]
+//   wait 5s                                moves the clock, then ticks
+//   watch a | status | plan [job=demo]     what a new watch, dmuonctl status, dmuonctl plan would get
+//
+// Outcomes:
+//   -> OK                                  or CODE/REASON: message
+//   -> why: ...                            the reason that goes to the log
+//   -> to a: ...                           an event for a node
+//
+// Models (all matrices with Muon, vectors with AdamW): `mlp` = w1 8x4, b1 8, w2 4x8; `wide` differs
+// from it in w2 4x9; `clipped` in max_grad_norm. Splits: `rows` as FSDP2, `copies` as DDP. Faults:
+// the rank's w1 lacks its last row, takes one row too many, or says reduced=false.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "daemon/coordinator/coordinator.h"
+
+namespace dmuon::coordinator {
+
+class Transcript {
+ public:
+  Transcript();
+
+  // What `command` leads to, a line each, without the arrows.
+  std::vector<std::string> Run(const std::string& command);
+
+ private:
+  using Words = std::map<std::string, std::string>;  // key=value of a command
+
+  v1::NodeIdentity Identity(const std::string& node, const Words& words);
+  Outcome Join(const std::string& node, const Words& words);
+  Outcome Register(const std::string& node, const Words& words);
+  std::vector<std::string> Describe(const Outcome& outcome) const;
+  std::vector<std::string> DescribeStatus() const;
+  std::vector<std::string> DescribePlan(const std::string& job) const;
+
+  absl::Time now_ = absl::UnixEpoch();
+  Coordinator core_;
+  std::map<std::string, std::string> incarnations_;  // latest, by node
+};
+
+// The file's text with every outcome as it is now; equal to `text` when all is as expected.
+std::string Replay(const std::string& text);
+
+}  // namespace dmuon::coordinator

@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/ctl/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "daemon/ctl/table.h"
+
+namespace dmuon::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(TableTest, ColumnsAreAsWideAsTheirWidestCell) {
+  Table table({{"name"}, {"n", Align::kRight}, {"note"}});
+  table.Add({"a", "1000", "x"});
+  table.Add({"longer", "7"});
+  EXPECT_EQ(table.Text(),
+            "name       n  note\n"
+            "a       1000  x\n"
+            "longer     7\n");
+}
+
+TEST(TableTest, NumbersHaveAUnitThatFits) {
+  EXPECT_EQ(BytesText(1023), "1023 B");
+  EXPECT_EQ(BytesText(1536), "1.5 KiB");
+  EXPECT_EQ(BytesText(uint64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(SecondsText(0), "0 s");
+  EXPECT_EQ(SecondsText(0.000012), "12 us");
+  EXPECT_EQ(SecondsText(0.00125), "1.25 ms");
+  EXPECT_EQ(SecondsText(90), "90.00 s");
+}
+
+v1::GetNodeStatusResponse MakeNode() {
+  v1::GetNodeStatusResponse node;
+  node.set_node_id("box");
+  node.set_slots(2);
+  node.set_threads_per_slot(1);
+  node.set_metrics_address("127.0.0.1:9");
+  v1::NodeJobStatus* const job = node.add_jobs();
+  job->set_job_id("demo");
+  job->set_world_size(3);
+  job->add_attached_ranks(0);
+  job->add_attached_ranks(2);
+  job->set_last_step(41);
+  job->set_newton_schulz_calls(820);
+  job->set_state("waits for rank 1");
+  return node;
+}
+
+v1::GetClusterStatusResponse MakeCluster() {
+  v1::GetClusterStatusResponse cluster;
+  cluster.set_highest_generation(7);
+  cluster.add_nodes()->mutable_node()->set_node_id("box");
+  v1::JobStatus* const job = cluster.add_jobs();
+  job->set_job_id("demo");
+  job->set_world_size(3);
+  job->set_registered_ranks(2);
+  return cluster;
+}
+
+TEST(StatusTest, ShowsNodeAndCluster) {
+  const std::string text = StatusText(MakeNode(), MakeCluster());
+  EXPECT_THAT(text, HasSubstr("slots        2 with 1 threads each\n"));
+  EXPECT_THAT(text, HasSubstr("metrics      http://127.0.0.1:9/metrics\n"));
+  EXPECT_THAT(text, HasSubstr("cluster: 1 nodes, 1 jobs, highest generation 7\n"));
+}
+
+TEST(StatusTest, SaysWhatIsNotThere) {
+  EXPECT_EQ(StatusText({}, MakeCluster()).substr(0, 13), "no node here\n");
+  EXPECT_THAT(StatusText(MakeNode(), {}), HasSubstr("no coordinator here\n"));
+  EXPECT_EQ(StatusJson({}, {}), "{\"node\":null,\"cluster\":null}\n");
+}
+
+TEST(StatusTest, JsonUsesTheNamesOfTheProtoAndShowsZeros) {
+  const std::string json = StatusJson(MakeNode(), {});
+  EXPECT_THAT(json, HasSubstr("\"node_id\":\"box\""));
+  EXPECT_THAT(json, HasSubstr("\"uptime_seconds\":0"));
+}
+
+TEST(JobsTest, ShowsBothViewsOfAJob) {
+  const std::string text = JobsText(MakeNode(), MakeCluster());
+  EXPECT_THAT(text, HasSubstr("demo      2/3"));
+  EXPECT_THAT(text, HasSubstr("820"));
+  EXPECT_THAT(text, HasSubstr("waits for rank 1\n"));
+  EXPECT_THAT(text, HasSubstr("registered"));
+}
+
+TEST(JobsTest, SaysThatThereAreNone) {
+  v1::GetNodeStatusResponse node;
+  node.set_node_id("box");
+  EXPECT_EQ(JobsText(node, v1::GetClusterStatusResponse()),
+            "node box holds no job\n\nthe coordinator knows no job\n");
+  EXPECT_EQ(JobsJson({}, {}), "{\"node\":[],\"cluster\":[]}\n");
+}
+
+class PlanTest : public ::testing::Test {
+ protected:
+  PlanTest() {
+    response_.mutable_plan()->set_job_id("demo");
+    response_.mutable_plan()->set_generation(4);
+    response_.mutable_plan()->add_nodes("box");
+    response_.mutable_plan()->add_slots(3);
+    response_.mutable_plan()->set_makespan_seconds(0.003);
+    response_.mutable_plan()->set_lower_bound_seconds(0.003);
+  }
+  void AddUnit(const std::string& name, int64_t rows, int64_t offset, int64_t length,
+               uint32_t slot, double cost) {
+    v1::Tensor* const tensor = response_.mutable_job()->add_tensors();
+    tensor->set_name(name);
+    tensor->add_shape(rows);
+    tensor->add_shape(8);
+    v1::Unit* const unit = response_.mutable_plan()->add_units();
+    unit->set_tensor(static_cast<uint32_t>(response_.job().tensors_size() - 1));
+    unit->mutable_box()->add_offset(offset);
+    unit->mutable_box()->add_offset(0);
+    unit->mutable_box()->add_length(length);
+    unit->mutable_box()->add_length(8);
+    unit->add_owners()->set_slot(slot);
+    unit->set_cost_seconds(cost);
+  }
+  v1::GetPlanResponse response_;
+};
+
+TEST_F(PlanTest, ShowsUnitsSlotsAndBalance) {
+  AddUnit("wq", 64, 0, 64, 0, 0.003);
+  AddUnit("emb", 32, 16, 16, 1, 0.001);
+  const std::string text = PlanText(response_);
+  EXPECT_THAT(text, HasSubstr("job demo, generation 4"));
+  EXPECT_THAT(text, HasSubstr("wq       64x8  all        box/0  3 ms  75.0 %\n"));
+  EXPECT_THAT(text, HasSubstr("emb      32x8  16:32,0:8  box/1  1 ms  25.0 %\n"));
+  EXPECT_THAT(text, HasSubstr("box/2      0   0 s   0.0 %\n")) << "an idle slot is shown";
+  EXPECT_THAT(text, HasSubstr("makespan 3 ms, lower bound 3 ms, balance 2.250"));
+}
+
+TEST_F(PlanTest, AnEmptyPlanHasNoBalance) {
+  EXPECT_THAT(PlanText(response_), HasSubstr("balance -"));
+}
+
+TEST_F(PlanTest, IndicesOutOfRangeAreShownAsTheyAre) {
+  AddUnit("wq", 64, 0, 64, 0, 0.003);
+  response_.mutable_plan()->mutable_units(0)->set_tensor(99);
+  response_.mutable_plan()->mutable_units(0)->mutable_owners(0)->set_node(5);
+  EXPECT_THAT(PlanText(response_), HasSubstr("tensor 99"));
+  EXPECT_THAT(PlanText(response_), HasSubstr("node 5/0"));
+}
+
+TEST(VersionTest, AnAbsentDaemonIsNull) {
+  EXPECT_EQ(VersionJson("1 \"x\"", std::nullopt), "{\"dmuonctl\":\"1 \\\"x\\\"\",\"daemon\":null}\n");
+  EXPECT_EQ(VersionText("1", "2"), "dmuonctl 1\ndaemon   2\n");
+}
+
+}  // namespace
+}  // namespace dmuon::ctl

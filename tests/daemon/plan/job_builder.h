@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A small language for jobs and shardings in tests.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dmuon/v1/tensor.pb.h"
+#include "wire/validate.h"
+
+namespace dmuon::plan {
+
+using Shards = std::vector<std::vector<wire::ShardBoxes>>;  // by rank, then by tensor
+
+// Group 0 is Muon, group 1 AdamW.
+inline constexpr uint32_t kMuonGroup = 0;
+inline constexpr uint32_t kAdamwGroup = 1;
+
+class JobBuilder {
+ public:
+  explicit JobBuilder(uint32_t world_size = 1) {
+    job_.set_job_id("job");
+    job_.set_world_size(world_size);
+    job_.set_missing_gradient(v1::MISSING_GRADIENT_ERROR);
+    v1::Group& muon = *job_.add_groups();
+    muon.set_name("muon");
+    muon.mutable_muon()->set_momentum_form(v1::MOMENTUM_FORM_EMA);
+    muon.mutable_muon()->set_nesterov(true);
+    muon.mutable_muon()->set_coefficients(v1::COEFFICIENT_SET_JORDAN);
+    muon.mutable_muon()->set_iterations(5);
+    muon.mutable_muon()->set_eps_mode(v1::EPS_MODE_NONE);
+    muon.mutable_muon()->set_scale(v1::SCALE_RULE_ORIGINAL);
+    v1::Group& adamw = *job_.add_groups();
+    adamw.set_name("adamw");
+    adamw.mutable_adamw()->set_eps(1e-8);
+  }
+
+  JobBuilder& Matrix(const std::string& name, int64_t rows, int64_t cols,
+                     const std::vector<int64_t>& row_blocks = {}) {
+    return Add(name, {rows, cols}, kMuonGroup, row_blocks);
+  }
+  JobBuilder& Elementwise(const std::string& name, const std::vector<int64_t>& shape) {
+    return Add(name, shape, kAdamwGroup, {});
+  }
+  JobBuilder& Add(const std::string& name, const std::vector<int64_t>& shape, uint32_t group,
+                  const std::vector<int64_t>& row_blocks) {
+    v1::Tensor& tensor = *job_.add_tensors();
+    tensor.set_name(name);
+    tensor.mutable_shape()->Assign(shape.begin(), shape.end());
+    tensor.set_param_dtype(v1::DTYPE_FLOAT32);
+    tensor.set_grad_dtype(v1::DTYPE_FLOAT32);
+    tensor.set_group(group);
+    tensor.mutable_row_blocks()->Assign(row_blocks.begin(), row_blocks.end());
+    return *this;
+  }
+
+  [[nodiscard]] v1::JobSpec Build() const { return job_; }
+
+ private:
+  v1::JobSpec job_;
+};
+
+inline wire::Box WholeTensor(const v1::Tensor& tensor) {
+  return wire::WholeBox({tensor.shape().data(), static_cast<size_t>(tensor.shape_size())});
+}
+
+// Rows [rank*chunk, ...) with chunk = ceil(rows / ranks), as FSDP2 cuts; tails may be empty.
+inline wire::Box RowsOf(wire::Box whole, int64_t rank, int64_t ranks) {
+  const int64_t rows = whole.length[0];
+  const int64_t chunk = (rows + ranks - 1) / ranks;
+  const int64_t begin = std::min(rows, rank * chunk);
+  whole.offset[0] = begin;
+  whole.length[0] = std::min(rows, begin + chunk) - begin;
+  return whole;
+}
+
+// Every rank holds its rows, already reduced: ZeRO-2/3.
+inline Shards FullyShard(const v1::JobSpec& job) {
+  Shards shards(job.world_size());
+  for (size_t rank = 0; rank < shards.size(); ++rank) {
+    for (const v1::Tensor& tensor : job.tensors()) {
+      const wire::Box rows =
+          RowsOf(WholeTensor(tensor), static_cast<int64_t>(rank), job.world_size());
+      shards[rank].push_back({rows, rows, true});
+    }
+  }
+  return shards;
+}
+
+// Every rank holds everything: DDP.
+inline Shards Replicate(const v1::JobSpec& job) {
+  Shards shards(job.world_size());
+  for (auto& of_rank : shards) {
+    for (const v1::Tensor& tensor : job.tensors()) {
+      of_rank.push_back({WholeTensor(tensor), WholeTensor(tensor), true});
+    }
+  }
+  return shards;
+}
+
+}  // namespace dmuon::plan

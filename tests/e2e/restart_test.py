@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""Workers die by kill -9 and come back; the run ends with the bits of an undisturbed one."""
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+
+from dmuon_fixtures import program
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class Run:
+    """Two train_mlp processes of one job."""
+
+    STEPS = 1500
+
+    def __init__(self, address: str, job: str, folder: pathlib.Path) -> None:
+        self._address, self._job, self._folder = address, job, folder
+        self.workers = [self._launch(rank) for rank in range(2)]
+
+    def _launch(self, rank: int) -> subprocess.Popen:
+        command = [str(program("train_mlp")), "--rank", str(rank), "--world-size", "2", "--address",
+                   self._address, "--job", self._job, "--steps", str(self.STEPS), "--seed", "5",
+                   "--report", str(self._folder / f"{self._job}.{rank}")]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def kill_and_restart(self, rank: int) -> bool:
+        """False when the worker had ended by itself."""
+        if self.workers[rank].poll() is not None:
+            return False
+        self.workers[rank].kill()
+        self.workers[rank].communicate()
+        self.workers[rank] = self._launch(rank)
+        return True
+
+    def finish(self) -> list[dict]:
+        for worker in self.workers:
+            _, errors = worker.communicate(timeout=120)
+            assert worker.returncode == 0, errors
+        return [json.loads((self._folder / f"{self._job}.{rank}").read_text()) for rank in range(2)]
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.kill()
+                worker.communicate()
+
+
+def test_ten_kills_leave_no_trace_in_the_result(daemon, job, tmp_path):
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    runs = []
+    try:
+        started = time.monotonic()
+        runs.append(Run(daemon.address, f"{job}.calm", tmp_path))
+        calm = runs[0].finish()
+        seconds = time.monotonic() - started
+        runs.append(Run(daemon.address, f"{job}.killed", tmp_path))
+        kills = 0
+        for _ in range(10):
+            time.sleep(draw.uniform(0.0, seconds / 12))
+            kills += runs[1].kill_and_restart(draw.randrange(2))
+        killed = runs[1].finish()
+    finally:
+        for run in runs:
+            run.stop()
+    assert kills == 10
+    assert max(worker["first_step"] for worker in killed) > 1
+    assert {worker["checksum"] for worker in calm + killed} == {calm[0]["checksum"]}
+    assert [worker["skipped"] for worker in killed] == [0, 0]
+
+
+def torchrun(address: str, job: str, file: pathlib.Path, steps: int, *deaths: str) -> dict:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2",
+               "--max-restarts", "3", "--monitor-interval", "0.1", "--rdzv-backend", "c10d",
+               "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "--rdzv-id", job,
+               str(HERE / "restart_worker.py"), address, str(file), str(steps), *deaths]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text())
+
+
+def test_fsdp_run_under_torchrun_resumes_where_the_service_is(daemon, job, tmp_path):
+    calm = torchrun(daemon.address, f"{job}.calm", tmp_path / "calm", 12)
+    killed = torchrun(daemon.address, f"{job}.killed", tmp_path / "killed", 12, "1:4", "0:9")
+    assert (killed["lives"], killed["resumed_at"]) == (3, 9)
+    assert killed["params"] == calm["params"]
+    assert killed["calls"] == calm["calls"]

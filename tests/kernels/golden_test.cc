@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Golden vectors: two steps of each optimizer on a 2 x 3 matrix, computed in double by an
+// implementation that shares nothing with this one.
+#include <array>
+#include <cmath>
+#include <ostream>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/reference.h"
+#include "tests/kernels/matrices.h"
+
+namespace dmuon::kernels {
+namespace {
+
+// The vectors are printed with 12 digits.
+constexpr double kDoubleTolerance = 1e-10;
+// Rounding inside fp32 Newton-Schulz moves a weight by at most 1.1e-7 here; the result rounds once.
+constexpr double kFloatTolerance = 1e-6;
+
+using Six = std::array<double, 6>;
+
+constexpr Six kFirstGradient = {.30, -.10, .20, .05, .40, -.25};
+constexpr Six kSecondGradient = {-.20, .10, .15, .30, -.05, .10};
+constexpr Six kWeight = {.50, -.50, .25, 1.0, .75, -1.0};
+
+Six TransposedSix(const Six& m) { return {m[0], m[3], m[1], m[4], m[2], m[5]}; }
+
+Optimizer MuonRow(Momentum momentum, bool nesterov, ScaleRule scale, EpsMode eps_mode) {
+  Optimizer row = Muon();
+  row.momentum = momentum;
+  row.nesterov = nesterov;
+  row.scale = scale;
+  row.newton_schulz.eps_mode = eps_mode;
+  return row;
+}
+
+struct Golden {
+  const char* name;
+  Optimizer optimizer;
+  bool tall;
+  Six first, second;  // the weight after each step
+};
+
+void PrintTo(const Golden& golden, std::ostream* out) { *out << golden.name; }
+
+const Golden kGoldens[] = {
+    {"KellerJordan",
+     MuonRow(Momentum::kEma, true, ScaleRule::kOriginal, EpsMode::kAdd),
+     false,
+     {.428570926827, -.480642386370, .208508030535, .974537516135, .665512593648, -.944452056581},
+     {.444640037753, -.489442600537, .138598632469, .862416916597, .616855808052, -.927588339340}},
+    {"KellerJordanTall",
+     MuonRow(Momentum::kEma, true, ScaleRule::kOriginal, EpsMode::kAdd),
+     true,
+     {.413641333320, .971062402188, -.477415586341, .648210068909, .199744785373, -.934215389896},
+     {.434434381627, .835968247153, -.489306090623, .590286650962, .114679852186, -.915786612918}},
+    {"TorchOriginal",
+     MuonRow(Momentum::kEma, true, ScaleRule::kOriginal, EpsMode::kClamp),
+     false,
+     {.428571247209, -.480642825285, .208508469966, .974537382216, .665513515020, -.944452742039},
+     {.444640322060, -.489443055070, .138599050183, .862416898441, .616856758809, -.927589051456}},
+    {"TorchMatchRmsAdamw",
+     MuonRow(Momentum::kEma, true, ScaleRule::kMatchRmsAdamw, EpsMode::kClamp),
+     false,
+     {.471988405016, -.490026528788, .233992937783, .984643592076, .715831099304, -.974221967013},
+     {.474319626131, -.489839748109, .208157969534, .939333377782, .694122999975, -.961909673834}},
+    {"Moonlight",
+     MuonRow(Momentum::kAccumulate, true, ScaleRule::kMatchRmsAdamw, EpsMode::kAdd),
+     false,
+     {.471988399467, -.490026521186, .233992930172, .984643594396, .715831083345, -.974221955140},
+     {.474319621206, -.489839740236, .208157962299, .939333378096, .694122983507, -.961909661499}},
+    {"AccumulateSpectral",
+     MuonRow(Momentum::kAccumulate, false, ScaleRule::kSpectral, EpsMode::kAdd),
+     false,
+     {.440761124966, -.483277380991, .215663514059, .977374836109, .679640724886, -.952810765035},
+     {.423706373397, -.478279459309, .158432429904, .903730416466, .611967785857, -.916912822107}},
+    {"AccumulateSpectralTall",
+     MuonRow(Momentum::kAccumulate, false, ScaleRule::kSpectral, EpsMode::kAdd),
+     true,
+     {.413641687448, .971062254163, -.477416071487, .648211087330, .199745271089, -.934216147552},
+     {.390534560095, .865545624698, -.472394188963, .550414178785, .115136144856, -.885319233161}},
+    {"AdamW",
+     AdamW(),
+     false,
+     {.395000003333, -.395000010000, .147500005000, .890000020000, .642500002500, -.890000004000},
+     {.376527554142, -.396313167268, .047419778994, .797673225857, .578110629637, -.846220347672}},
+};
+
+Hyper GoldenHyper(const Optimizer& optimizer) {
+  return {.lr = 0.1,
+          .weight_decay = 0.1,
+          .momentum = optimizer.needs_whole_matrix() ? 0.95 : 0.9,
+          .beta2 = 0.95};
+}
+
+class GoldenTest : public testing::TestWithParam<Golden> {
+ protected:
+  [[nodiscard]] static int64_t rows() { return GetParam().tall ? 3 : 2; }
+  [[nodiscard]] static int64_t cols() { return GetParam().tall ? 2 : 3; }
+  [[nodiscard]] static Six Input(const Six& wide) {
+    return GetParam().tall ? TransposedSix(wide) : wide;
+  }
+};
+
+TEST_P(GoldenTest, ReferenceAgreesInDouble) {
+  const Optimizer& optimizer = GetParam().optimizer;
+  const Hyper hyper = GoldenHyper(optimizer);
+  const double scale = Scale(optimizer.scale, rows(), cols());
+  Six weight = Input(kWeight);
+  Six momentum{};
+  Six second_moment{};
+  reference::State state{weight, momentum, second_moment};
+  const auto step = [&](const Six& gradient) {
+    Six update{};
+    if (optimizer.needs_whole_matrix()) {
+      reference::Direction(optimizer, hyper, 1.0, gradient, momentum, update);
+      reference::Orthogonalize(optimizer.newton_schulz, rows(), cols(), update);
+    }
+    reference::Apply(optimizer, hyper, 1.0, scale, gradient, update, state);
+  };
+  const auto expect = [&](const Six& expected) {
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(weight[i], expected[i], kDoubleTolerance) << i;
+  };
+  step(Input(kFirstGradient));
+  expect(GetParam().first);
+  step(Input(kSecondGradient));
+  expect(GetParam().second);
+}
+
+TEST_P(GoldenTest, EveryBackendAgreesInFloat) {
+  const auto matrix = [](const Six& values) {
+    return Matrix{rows(), cols(), {values.begin(), values.end()}};
+  };
+  for (const char* name : kBackends) {
+    SCOPED_TRACE(name);
+    const auto backend = MustMake(name);
+    backend->BindThread(1);
+    Unit unit(*backend, GetParam().optimizer, GoldenHyper(GetParam().optimizer),
+              matrix(Input(kWeight)));
+    const auto expect = [&](const Six& expected) {
+      for (size_t i = 0; i < 6; ++i) {
+        EXPECT_NEAR(unit.weight().values[i], expected[i], kFloatTolerance) << i;
+      }
+    };
+    unit.Step(matrix(Input(kFirstGradient)));
+    expect(GetParam().first);
+    unit.Step(matrix(Input(kSecondGradient)));
+    expect(GetParam().second);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenTest, testing::ValuesIn(kGoldens),
+                         [](const auto& golden) { return std::string(golden.param.name); });
+
+struct GoldenSet {
+  CoefficientSet set;
+  Six orthogonal;                // of the first gradient
+  std::array<double, 5> scalar;  // f(1), f(.5), f(.1), f(.01), f(.001)
+};
+
+const GoldenSet kSets[] = {
+    {CoefficientSet::kJordan,
+     {.664287840284, -.143572175101, .389915728793, .154626047264, .769865748148, -.455473247944},
+     {.696436409470, .765438530454, .712120081658, .698917063322, .470543951220}},
+    {CoefficientSet::kYou,
+     {.877427631154, -.065396892134, .430538044359, .274310486019, .832009978649, -.445070171633},
+     {.978345560294, .985869354097, 1.019049888747, 1.018025224968, .474981563989}},
+    {CoefficientSet::kPolarExpress,
+     {.882123767123, -.109847632534, .462830847657, .250905831323, .902084911548, -.503019174071},
+     {1.019027879382, .884924034105, .878715417551, .906026844409, .729003089444}},
+};
+
+TEST(GoldenNewtonSchulz, MatrixAgreesForEverySet) {
+  for (const GoldenSet& golden : kSets) {
+    SCOPED_TRACE(static_cast<int>(golden.set));
+    const NewtonSchulz ns{.coefficients = golden.set, .eps_mode = EpsMode::kAdd};
+    Six wide = kFirstGradient;
+    reference::Orthogonalize(ns, 2, 3, wide);
+    Six tall = TransposedSix(kFirstGradient);
+    reference::Orthogonalize(ns, 3, 2, tall);
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_NEAR(wide[i], golden.orthogonal[i], kDoubleTolerance) << i;
+      EXPECT_NEAR(tall[i], TransposedSix(golden.orthogonal)[i], kDoubleTolerance) << i;
+    }
+    for (const char* name : kBackends) {
+      const auto backend = MustMake(name);
+      const Matrix got = Orthogonal(
+          *backend, ns, Matrix{2, 3, {kFirstGradient.begin(), kFirstGradient.end()}});
+      for (size_t i = 0; i < 6; ++i) {
+        EXPECT_NEAR(got.values[i], golden.orthogonal[i], kFloatTolerance) << name << i;
+      }
+    }
+  }
+}
+
+TEST(GoldenNewtonSchulz, SingularValuesFollowThePolynomial) {
+  constexpr std::array<double, 5> kInputs = {1.0, 0.5, 0.1, 0.01, 0.001};
+  for (const GoldenSet& golden : kSets) {
+    for (size_t i = 0; i < kInputs.size(); ++i) {
+      // A diagonal of norm 1, so that normalising leaves both singular values alone.
+      const double s = kInputs[i];
+      std::array<double, 4> diagonal = {s, 0.0, 0.0, std::sqrt(1.0 - s * s)};
+      reference::Orthogonalize({.coefficients = golden.set}, 2, 2, diagonal);
+      EXPECT_NEAR(diagonal[0], golden.scalar[i], kDoubleTolerance)
+          << "set " << static_cast<int>(golden.set) << " f(" << s << ")";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dmuon::kernels

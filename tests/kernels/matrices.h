@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the kernel tests share: matrices, the second opinion on them, and a unit that can be stepped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+
+namespace dmuon::kernels {
+
+// The implementations under test; a new backend is one more name.
+inline const char* const kBackends[] = {"reference", "cpu"};
+
+std::unique_ptr<Backend> MustMake(const std::string& name);
+
+// A row-major matrix that owns its elements.
+struct Matrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::vector<float> values;
+
+  MatrixView view() { return {values.data(), rows, cols}; }
+};
+
+// Independent standard normal elements times `factor`; the same for the same seed on every machine.
+Matrix Gaussian(int64_t rows, int64_t cols, uint32_t seed, double factor = 1.0);
+Matrix Transposed(const Matrix& m);
+Matrix Times(double factor, Matrix m);
+
+// |a - b| / |b|, Frobenius; |a| when b is zero.
+double RelativeError(const std::vector<float>& a, const std::vector<float>& b);
+double Norm(const std::vector<float>& a);
+
+// In falling order, by cyclic Jacobi rotations of the smaller Gram matrix in double.
+std::vector<double> SingularValues(const Matrix& m);
+
+// NewtonSchulz(m) by `backend`; fails the test on an error.
+Matrix Orthogonal(Backend& backend, const NewtonSchulz& newton_schulz, Matrix m);
+
+// One unit with its state, stepped as an owner steps it.
+class Unit {
+ public:
+  // State of zeros beside `weight`.
+  Unit(Backend& backend, const Optimizer& optimizer, const Hyper& hyper, Matrix weight);
+
+  void Step(const Matrix& gradient, double clip = 1.0);
+
+  [[nodiscard]] const Matrix& weight() const { return weight_; }
+  [[nodiscard]] const std::vector<float>& momentum() const { return momentum_; }
+  [[nodiscard]] const std::vector<float>& second_moment() const { return second_moment_; }
+  [[nodiscard]] int64_t step() const { return step_; }
+  Hyper& hyper() { return hyper_; }
+
+ private:
+  Backend& backend_;
+  const Optimizer optimizer_;
+  Hyper hyper_;
+  Matrix weight_;
+  std::vector<float> momentum_;
+  std::vector<float> second_moment_;
+  int64_t step_ = 0;
+  Scratch scratch_;
+};
+
+// A test that runs over every backend, with one BLAS thread.
+class BackendTest : public testing::TestWithParam<const char*> {
+ protected:
+  BackendTest() : backend_(MustMake(GetParam())) { backend_->BindThread(1); }
+  Backend& backend() { return *backend_; }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+};
+
+inline std::string BackendName(const testing::TestParamInfo<const char*>& backend) {
+  return backend.param;
+}
+
+}  // namespace dmuon::kernels

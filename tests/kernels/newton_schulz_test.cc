@@ -1,0 +1,231 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Orthogonalize: properties over every backend, then cpu against reference, bits and threads.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/matrices.h"
+
+namespace dmuon::kernels {
+namespace {
+
+using testing::HasSubstr;
+
+// The band of five Jordan steps on Gaussian input: it belongs to the coefficients.
+constexpr double kSingularLow = 0.65, kSingularHigh = 1.20;
+// fp32 Newton-Schulz against double, relative Frobenius: rounding of 6e-8 an operation, amplified
+// up to 485 times (You 493, Polar Express 804) in directions of small singular values. Published
+// fp32 runs give up to 6e-5; measured here <= 2e-5 over all shapes below.
+constexpr double kFloatVsReference = 1e-4;
+// The same polynomial on the transposed matrix: other sums, same rounding.
+constexpr double kTransposedVsStraight = 1e-4;
+
+constexpr CoefficientSet kSets[] = {CoefficientSet::kJordan, CoefficientSet::kYou,
+                                    CoefficientSet::kPolarExpress};
+
+class NewtonSchulzTest : public BackendTest {};
+
+INSTANTIATE_TEST_SUITE_P(All, NewtonSchulzTest, testing::ValuesIn(kBackends), BackendName);
+
+TEST_P(NewtonSchulzTest, SingularValuesLandInTheBand) {
+  for (const auto& [rows, cols] :
+       {std::pair<int64_t, int64_t>{16, 64}, {64, 16}, {24, 48}, {32, 128}, {48, 48}}) {
+    const auto values = SingularValues(Orthogonal(backend(), {}, Gaussian(rows, cols, 25)));
+    EXPECT_LE(values.front(), kSingularHigh) << rows << " x " << cols;
+    EXPECT_GE(values.back(), kSingularLow) << rows << " x " << cols;
+  }
+}
+
+TEST_P(NewtonSchulzTest, TransposingCommutes) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{7, 19}, {64, 32}, {33, 33}}) {
+    for (const CoefficientSet set : kSets) {
+      const Matrix straight = Orthogonal(backend(), {.coefficients = set}, Gaussian(rows, cols, 3));
+      const Matrix transposed =
+          Orthogonal(backend(), {.coefficients = set}, Transposed(Gaussian(rows, cols, 3)));
+      EXPECT_LE(RelativeError(Transposed(transposed).values, straight.values),
+                kTransposedVsStraight);
+    }
+  }
+}
+
+TEST_P(NewtonSchulzTest, ZeroStaysZeroInEveryMode) {
+  for (const EpsMode mode : {EpsMode::kNone, EpsMode::kAdd, EpsMode::kClamp}) {
+    const Matrix zero{3, 5, std::vector<float>(15)};
+    EXPECT_EQ(Orthogonal(backend(), {.eps_mode = mode, .eps = 0.0}, zero).values, zero.values);
+  }
+}
+
+TEST_P(NewtonSchulzTest, EmptyMatrixIsNothingToDo) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{0, 5}, {5, 0}, {0, 0}}) {
+    EXPECT_TRUE(Orthogonal(backend(), {}, Matrix{rows, cols, {}}).values.empty());
+  }
+}
+
+TEST_P(NewtonSchulzTest, NonFiniteInputIsRefusedAndLeftAlone) {
+  Scratch scratch;
+  for (const float bad : {std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+    Matrix m = Gaussian(4, 6, 1);
+    m.values[23] = bad;
+    const absl::Status status = backend().Orthogonalize({}, m.view(), scratch);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("not finite (4 x 6)"));
+    m.values[23] = Gaussian(4, 6, 1).values[23];
+    EXPECT_EQ(m.values, Gaussian(4, 6, 1).values);
+  }
+}
+
+TEST_P(NewtonSchulzTest, NegativeDimensionIsRefused) {
+  Scratch scratch;
+  const absl::Status status = backend().Orthogonalize({}, {nullptr, -1, 4}, scratch);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("matrix is -1 x 4"));
+}
+
+TEST_P(NewtonSchulzTest, EvenAndOddIterationCountsEndInTheCallersBuffer) {
+  // One more polynomial on an already orthogonal matrix keeps all singular values in the band.
+  for (int iterations = 5; iterations <= 8; ++iterations) {
+    const auto values = SingularValues(
+        Orthogonal(backend(), {.iterations = iterations}, Gaussian(12, 20, 9)));
+    EXPECT_LE(values.front(), kSingularHigh) << iterations;
+    EXPECT_GE(values.back(), kSingularLow) << iterations;
+  }
+}
+
+// `cpu` with a team of `threads`, in a thread of its own so that no other test inherits the team.
+Matrix CpuInThread(int threads, const Matrix& input) {
+  Matrix out;
+  std::thread([&] {
+    const auto cpu = MustMake("cpu");
+    cpu->BindThread(threads);
+    out = Orthogonal(*cpu, {}, input);
+  }).join();
+  return out;
+}
+
+class CpuNewtonSchulzTest : public testing::Test {
+ protected:
+  CpuNewtonSchulzTest() : cpu_(MustMake("cpu")), reference_(MustMake("reference")) {
+    cpu_->BindThread(1);
+  }
+
+  void ExpectAgreement(const Matrix& input, CoefficientSet set) {
+    const NewtonSchulz ns{.coefficients = set};
+    EXPECT_LE(RelativeError(Orthogonal(*cpu_, ns, input).values,
+                            Orthogonal(*reference_, ns, input).values),
+              kFloatVsReference)
+        << input.rows << " x " << input.cols << ", set " << static_cast<int>(set);
+  }
+
+  std::unique_ptr<Backend> cpu_;
+  std::unique_ptr<Backend> reference_;
+};
+
+TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceOnAwkwardShapes) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
+                                   {1, 97},
+                                   {97, 1},
+                                   {2, 3},
+                                   {63, 63},
+                                   {8, 300},
+                                   {300, 8},
+                                   {128, 129},
+                                   {130, 257},
+                                   {257, 130},
+                                   {150, 150}}) {
+    for (const CoefficientSet set : kSets) ExpectAgreement(Gaussian(rows, cols, 7), set);
+  }
+}
+
+TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceOnRandomShapes) {
+  constexpr uint32_t kSeed = 20261129;
+  RecordProperty("seed", static_cast<int>(kSeed));
+  std::mt19937 random(kSeed);
+  for (uint32_t i = 0; i < 40; ++i) {
+    const auto rows = static_cast<int64_t>(1 + random() % 96);
+    const auto cols = static_cast<int64_t>(1 + random() % 96);
+    ExpectAgreement(Gaussian(rows, cols, i), kSets[i % 3]);
+  }
+}
+
+// More columns or rows than one tile of a product holds, so that every tile border is crossed.
+TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceAcrossTileBorders) {
+  ExpectAgreement(Gaussian(20, 1100, 1), CoefficientSet::kJordan);
+  ExpectAgreement(Gaussian(1100, 20, 1), CoefficientSet::kJordan);
+  ExpectAgreement(Gaussian(270, 300, 1), CoefficientSet::kPolarExpress);
+  ExpectAgreement(Gaussian(530, 520, 1), CoefficientSet::kJordan);
+}
+
+TEST_F(CpuNewtonSchulzTest, RankOneStaysRankOne) {
+  const Matrix left = Gaussian(40, 1, 1);
+  const Matrix right = Gaussian(1, 70, 2);
+  Matrix product{40, 70, {}};
+  for (const float l : left.values) {
+    for (const float r : right.values) product.values.push_back(l * r);
+  }
+  // Null directions hold nothing but rounding, which the polynomial lifts by up to 485.
+  for (const CoefficientSet set : kSets) ExpectAgreement(product, set);
+}
+
+TEST_F(CpuNewtonSchulzTest, SameInputGivesSameBits) {  // cases row 35
+  const Matrix input = Gaussian(128, 512, 35);
+  const Matrix first = Orthogonal(*cpu_, {}, input);
+  for (int run = 1; run < 200; ++run) {
+    ASSERT_EQ(Orthogonal(*cpu_, {}, input).values, first.values) << "run " << run;
+  }
+}
+
+TEST_F(CpuNewtonSchulzTest, BitsDoNotDependOnTheNumberOfThreads) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{300, 700}, {700, 300}, {5, 9}}) {
+    const Matrix input = Gaussian(rows, cols, 6);
+    const Matrix alone = Orthogonal(*cpu_, {}, input);
+    for (const int threads : {1, 2, 3, 5}) {
+      EXPECT_EQ(CpuInThread(threads, input).values, alone.values) << threads << " threads";
+    }
+  }
+}
+
+TEST_F(CpuNewtonSchulzTest, UnboundThreadWorksAlone) {
+  const Matrix input = Gaussian(140, 150, 6);
+  Matrix got;
+  std::thread([&] { got = Orthogonal(*cpu_, {}, input); }).join();
+  EXPECT_EQ(got.values, Orthogonal(*cpu_, {}, input).values);
+}
+
+// Teams of different sizes on one backend at one time, each on its own matrix.
+TEST_F(CpuNewtonSchulzTest, ThreadsAtOneTimeGiveTheBitsOfOne) {
+  constexpr size_t kThreads = 4;
+  constexpr int kRuns = 15;
+  std::vector<Matrix> inputs;
+  std::vector<Matrix> expected;
+  for (uint32_t i = 0; i < kThreads; ++i) {
+    inputs.push_back(Gaussian(130 + i, 260 - 40 * i, i));
+    expected.push_back(Orthogonal(*cpu_, {}, inputs.back()));
+  }
+  std::vector<int> different(kThreads);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      cpu_->BindThread(static_cast<int>(1 + i % 3));
+      Scratch scratch;
+      for (int run = 0; run < kRuns; ++run) {
+        Matrix m = inputs[i];
+        const bool ok = cpu_->Orthogonalize({}, m.view(), scratch).ok();
+        if (!ok || m.values != expected[i].values) ++different[i];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(different, std::vector<int>(kThreads));
+}
+
+}  // namespace
+}  // namespace dmuon::kernels

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/optimizer.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/matrices.h"
+
+namespace dmuon::kernels {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// The message of the refusal, or "accepted".
+template <typename T>
+std::string Verdict(const T& value) {
+  const absl::Status status = Validate(value);
+  if (status.ok()) return "accepted";
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(Validate, AcceptsTheRowsOfTheTable) {
+  EXPECT_EQ(Verdict(Muon()), "accepted");
+  EXPECT_EQ(Verdict(AdamW()), "accepted");
+  EXPECT_EQ(Verdict(Hyper{}), "accepted");
+}
+
+TEST(Validate, HyperNamesFieldValueAndBound) {
+  EXPECT_EQ(Verdict(Hyper{.lr = -0.5}), "lr is -0.5; must be finite and at least 0");
+  EXPECT_THAT(Verdict(Hyper{.lr = kNaN}), HasSubstr("lr is nan"));
+  EXPECT_THAT(Verdict(Hyper{.lr = kInfinite}), HasSubstr("lr is inf"));
+  EXPECT_THAT(Verdict(Hyper{.weight_decay = -1.0}), HasSubstr("weight_decay is -1"));
+  EXPECT_EQ(Verdict(Hyper{.momentum = 1.0}), "momentum is 1; must be in [0, 1)");
+  EXPECT_THAT(Verdict(Hyper{.momentum = kNaN}), HasSubstr("momentum is nan"));
+  EXPECT_THAT(Verdict(Hyper{.beta2 = -0.1}), HasSubstr("beta2 is -0.1"));
+}
+
+TEST(Validate, NewtonSchulzIsBounded) {
+  Optimizer row = Muon();
+  row.newton_schulz.iterations = 0;
+  EXPECT_EQ(Verdict(row), "newton_schulz.iterations is 0; must be in [1, 99]");
+  row.newton_schulz.iterations = 100;
+  EXPECT_THAT(Verdict(row), HasSubstr("iterations is 100"));
+  row = Muon();
+  row.newton_schulz.eps = kNaN;
+  EXPECT_THAT(Verdict(row), HasSubstr("newton_schulz.eps is nan"));
+}
+
+TEST(Validate, UnknownEnumeratorsAreRefused) {
+  Optimizer row = Muon();
+  row.newton_schulz.coefficients = static_cast<CoefficientSet>(9);
+  EXPECT_EQ(Verdict(row), "newton_schulz.coefficients is 9; must be at most 2");
+  row = Muon();
+  row.scale = static_cast<ScaleRule>(200);
+  EXPECT_THAT(Verdict(row), HasSubstr("scale is 200"));
+  row = Muon();
+  row.momentum = static_cast<Momentum>(2);
+  EXPECT_THAT(Verdict(row), HasSubstr("momentum is 2"));
+}
+
+TEST(Validate, StagesThatMeanNothingTogetherAreRefused) {
+  Optimizer row = Muon();
+  row.second_moment = SecondMoment::kElementwise;
+  EXPECT_THAT(Verdict(row), HasSubstr("second_moment"));
+  row = Muon();
+  row.bias_correction = true;
+  EXPECT_THAT(Verdict(row), HasSubstr("bias_correction"));
+  row = AdamW();
+  row.second_moment = SecondMoment::kNone;
+  EXPECT_THAT(Verdict(row), HasSubstr("second_moment"));
+  row = AdamW();
+  row.nesterov = true;
+  EXPECT_THAT(Verdict(row), HasSubstr("nesterov"));
+  row = AdamW();
+  row.scale = ScaleRule::kSpectral;
+  EXPECT_THAT(Verdict(row), HasSubstr("scale"));
+  row = AdamW();
+  row.second_moment_eps = 0.0;
+  EXPECT_EQ(Verdict(row), "second_moment_eps is 0; must be finite and above 0");
+}
+
+TEST(Scale, FollowsTheFlattenedMatrix) {
+  constexpr double kPrinted = 5e-4;  // the expected numbers carry four digits
+  // cases row 50: a (256, 16, 3, 3) convolution is 256 x 144.
+  EXPECT_NEAR(Scale(ScaleRule::kOriginal, 256, 144), 1.3333, kPrinted);
+  // cases row 51: a (64, 32, 3, 3) convolution is 64 x 288.
+  EXPECT_NEAR(Scale(ScaleRule::kMatchRmsAdamw, 64, 288), 3.394, kPrinted);
+  EXPECT_EQ(Scale(ScaleRule::kOriginal, 128, 512), 1.0);
+  EXPECT_EQ(Scale(ScaleRule::kOriginal, 512, 128), 2.0);
+  EXPECT_EQ(Scale(ScaleRule::kSpectral, 128, 512), 0.5);
+  EXPECT_EQ(Scale(ScaleRule::kNone, 128, 512), 1.0);
+}
+
+TEST(Coefficients, LastPolynomialRepeats) {
+  EXPECT_EQ(Coefficient(CoefficientSet::kYou, 40).a, kYou[4].a);
+  EXPECT_EQ(Coefficient(CoefficientSet::kYou, 1).a, kYou[1].a);
+}
+
+// Steps a unit with gradients of +-`magnitude`, signs changing in three different rhythms, under
+// changing momentum. True while all state is finite.
+bool StaysFinite(Backend& backend, const Optimizer& optimizer, double magnitude) {
+  constexpr int kSteps = 60;
+  Unit unit(backend, optimizer, {.lr = 1e-3, .weight_decay = 0.1}, Gaussian(3, 4, 1));
+  const double down = std::nextafter(static_cast<float>(magnitude), 0.0F);  // never above magnitude
+  for (int step = 0; step < kSteps; ++step) {
+    Matrix gradient{3, 4, std::vector<float>(12)};
+    for (size_t i = 0; i < gradient.values.size(); ++i) {
+      const int rhythm = static_cast<int>(i % 4);
+      const bool negative = rhythm != 0 && step / rhythm % 2 != 0;
+      gradient.values[i] = static_cast<float>(negative ? -down : down);
+    }
+    unit.Step(gradient);
+    for (const auto* state : {&unit.weight().values, &unit.momentum(), &unit.second_moment()}) {
+      if (!backend.Measure(*state).finite) return false;
+    }
+  }
+  return true;
+}
+
+class SafeGradientTest : public BackendTest {};
+
+TEST_P(SafeGradientTest, LargestSafeGradientKeepsAllStateFinite) {
+  const Hyper hyper;
+  Optimizer accumulate = Muon();
+  accumulate.momentum = Momentum::kAccumulate;
+  for (const Optimizer& optimizer : {Muon(), accumulate, AdamW()}) {
+    EXPECT_TRUE(StaysFinite(backend(), optimizer, LargestSafeGradient(optimizer, hyper)));
+  }
+}
+
+TEST_P(SafeGradientTest, BoundIsNotSlack) {
+  const Hyper hyper;
+  EXPECT_EQ(LargestSafeGradient(Muon(), hyper), std::numeric_limits<float>::max());
+  constexpr double kBeyond = 1.1;
+  EXPECT_FALSE(StaysFinite(backend(), AdamW(), kBeyond * LargestSafeGradient(AdamW(), hyper)));
+
+  // Momentum alone: Newton-Schulz would refuse the direction before the state could show it.
+  const Optimizer accumulate{.momentum = Momentum::kAccumulate};
+  const double beyond = kBeyond * LargestSafeGradient(accumulate, hyper);
+  const std::vector<float> gradient = {static_cast<float>(beyond)};
+  const std::vector<float> update = {0.0F};
+  std::vector<float> weight = {1.0F};
+  std::vector<float> momentum = {0.0F};
+  UnitState state{weight, momentum, {}};
+  constexpr int kSteps = 100;  // 0.95^100 = 0.006: M is within 1% of gradient / (1 - mu)
+  for (int step = 0; step < kSteps; ++step) {
+    backend().Apply(accumulate, hyper, 1.0, 1.0, gradient, update, state);
+  }
+  EXPECT_FALSE(std::isfinite(momentum[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SafeGradientTest, testing::ValuesIn(kBackends), BackendName);
+
+}  // namespace
+}  // namespace dmuon::kernels

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""A dmuond of one's own: started in a temporary directory, asked through dmuonctl, ended by pid.
+
+The programs come from build/release, or from the build directory in DMUON_BUILD_DIR.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+START_SECONDS = 30.0  # a sanitizer build on a busy machine needs a few
+STOP_SECONDS = 30.0
+
+
+def build_dir() -> pathlib.Path:
+    return pathlib.Path(os.environ.get("DMUON_BUILD_DIR", ROOT / "build" / "release"))
+
+
+def program(name: str) -> pathlib.Path:
+    """Path of a built program; an error that says how to get it when it is missing."""
+    path = build_dir() / "bin" / name
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not built; run: cmake --preset release && cmake --build --preset release")
+    return path
+
+
+class Daemon:
+    """One `dmuond --standalone`. Its directory, and so its address, outlives restarts."""
+
+    def __init__(self, *flags: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
+        self.directory = pathlib.Path(self._folder.name)
+        self.address = f"unix:{self.directory}/d.sock"
+        self.log_path = self.directory / "log"
+        self._flags = flags
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> "Daemon":
+        """Starts it and waits until it answers."""
+        assert self._process is None, "already started"
+        command = [program("dmuond"), "--standalone", "--listen", self.address, "--metrics", "127.0.0.1:0",
+                   "--state-dir", self.directory / "state", *self._flags]
+        with open(self.log_path, "ab") as log:
+            self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
+                                             stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_SECONDS
+        while self.ctl("status", check=False).returncode != 0:
+            if self._process.poll() is not None:
+                raise AssertionError(f"dmuond ended with {self._process.returncode}:\n{self.log()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"dmuond does not answer after {START_SECONDS} s:\n{self.log()}")
+            time.sleep(0.05)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def ctl(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
+        """Runs dmuonctl against this daemon."""
+        command = [str(program("dmuonctl")), "--address", self.address, *arguments]
+        return subprocess.run(command, check=check, capture_output=True, text=True, timeout=60)
+
+    def status(self) -> dict:
+        """{"node": GetNodeStatusResponse, "cluster": GetClusterStatusResponse}, with the proto's field names."""
+        return json.loads(self.ctl("--json", "status").stdout)
+
+    def metrics(self) -> str:
+        """What /metrics says."""
+        url = f"http://{self.status()['node']['metrics_address']}/metrics"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, timeout=30) as answer:
+            return answer.read().decode()
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code. A daemon that does not end in time is killed, and that is an error."""
+        assert self._process is not None, "not started"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"dmuond ignores SIGTERM for {STOP_SECONDS} s:\n{self.log()}") from None
+        self._process = None
+        return code
+
+    def kill(self) -> None:
+        """kill -9, when it still runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Whatever happened, nothing stays behind."""
+        self.kill()
+        self._folder.cleanup()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+
+def _run(*flags: str) -> Iterator[Daemon]:
+    made = Daemon(*flags)
+    try:
+        yield made.start()
+        if made.running:
+            code = made.stop()
+            assert code == 0, f"dmuond ended with {code} on SIGTERM:\n{made.log()}"
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    """A fresh daemon for one test; must end with 0 on SIGTERM, unless the test ended it itself."""
+    yield from _run()
+
+
+@pytest.fixture(scope="module")
+def module_daemon() -> Iterator[Daemon]:
+    """One daemon for all tests of a module."""
+    yield from _run()

@@ -77,6 +77,7 @@ start_daemon() {
   cores=$(nproc)
   slots=$((cores < 8 ? cores : 8))
   runtime=$(mktemp -d "${TMPDIR:-/tmp}/dmuon-quickstart.XXXXXX")
+  mkdir "$runtime/state"
   address=unix:$runtime/dmuond.sock
   setsid build/release/bin/dmuond --standalone --listen "$address" --metrics 127.0.0.1:0 \
     --state-dir "$runtime/state" --slots "$slots" --threads-per-slot $((cores / slots)) \

@@ -17,7 +17,7 @@ PACKAGES=(
   prometheus-cpp-dev libspdlog-dev libcli11-dev libssl-dev libgtest-dev libgmock-dev
   libopenblas-openmp-dev 'libdnnl-dev|libonednn-dev' opencl-c-headers ocl-icd-opencl-dev
 )
-TEST_PACKAGES=(clang curl)
+TEST_PACKAGES=(clang libomp-dev curl)
 PYTHON_PACKAGES=(torch==2.13.0 numpy safetensors pytest matplotlib tqdm)
 
 say() { echo "setup: $*"; }

@@ -81,7 +81,7 @@ Batch MakeBatch(uint64_t seed, uint64_t step, uint32_t rank, int samples) {
     for (int i = 0; i < kInputs; ++i) batch.inputs.push_back(random.Uniform());
     const float* x = batch.inputs.data() + first;
     for (int o = 0; o < kOutputs; ++o) {
-      batch.targets.push_back(std::sin(2.0F * x[o]) * x[o + 1] + 0.5F * x[o + kOutputs]);
+      batch.targets.push_back(0.4F * std::sin(3.0F * x[o]) + 0.6F * x[o + kOutputs]);
     }
   }
   return batch;

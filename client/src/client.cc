@@ -182,6 +182,7 @@ absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   std::vector<const v1::Hyper*> pointers;
   for (const v1::Hyper& hyper : hypers) pointers.push_back(&hyper);
   DMUON_RETURN_IF_ERROR(wire::ValidateHypers(groups_, pointers));
+  step_ = step;
   step_request_.set_step(step);
   step_request_.clear_hypers();
   for (v1::Hyper& hyper : hypers) *step_request_.add_hypers() = std::move(hyper);
@@ -196,7 +197,7 @@ absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
   if (operation_ == Operation::kNone && wanted_step_ != 0 && wanted_step_ == step) {
     Post(Operation::kStep);
   }
-  if (operation_ != Operation::kStep || step_request_.step() != step) {
+  if (operation_ != Operation::kStep || step_ != step) {
     return NotReady(absl::StrCat("step ", step, " was not started"));
   }
   const absl::Status status = Await("dmuon_wait", timeout);
@@ -230,8 +231,8 @@ absl::Status Client::RequireIdle(absl::string_view verb) {
     case Operation::kBegin:
       return NotReady(absl::StrCat(verb, " while dmuon_begin is unanswered: call that again"));
     case Operation::kStep:
-      return NotReady(absl::StrCat(verb, " while step ", step_request_.step(),
-                                   " is in flight: dmuon_wait for it"));
+      return NotReady(
+          absl::StrCat(verb, " while step ", step_, " is in flight: dmuon_wait for it"));
   }
   return absl::InternalError("unknown operation");
 }

@@ -89,6 +89,7 @@ class Client {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool registered_ ABSL_GUARDED_BY(mu_) = false;
   bool begun_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;           // of step_request_
   uint64_t wanted_step_ ABSL_GUARDED_BY(mu_) = 0;    // ended by a timeout; Wait starts it again
   uint64_t answered_step_ ABSL_GUARDED_BY(mu_) = 0;  // step_response_ is its answer
 

@@ -63,7 +63,8 @@ absl::Status CheckJoin(const v1::JoinRequest& request) {
   DMUON_RETURN_IF_ERROR(wire::ValidateId(request.node().incarnation(), "incarnation"));
   if (request.protocol_version() != wire::kProtocolVersion) {
     return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_PROTOCOL_VERSION,
-                       absl::StrCat("node '", request.node().node_id(), "' speaks protocol version ",
+                       absl::StrCat("node '", request.node().node_id(),
+                                    "' speaks protocol version ",
                                     request.protocol_version(), ", the coordinator ",
                                     wire::kProtocolVersion));
   }
@@ -262,7 +263,8 @@ Outcome Coordinator::RegisterWaiting(const v1::RegisterWorkerRequest& request) {
     waiting.spec = request.job();
     waiting.spec_bytes = std::move(spec_bytes);
   } else if (waiting.spec_bytes != spec_bytes) {
-    // One of them is wrong, and nobody can tell which: all are told, so that none waits for the rest.
+    // One of them is wrong, and nobody can tell which: all are told, so that none waits for the
+    // rest.
     const absl::Status why = SpecMismatch(absl::StrCat(
         "job '", id, "': ",
         SpecDifference(request.job(), absl::StrCat("rank ", request.rank()), waiting.spec,

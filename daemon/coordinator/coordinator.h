@@ -10,8 +10,8 @@
 //
 // A job's life:
 //
-//   (unknown) --first rank--> waiting --last rank, coverage proved--> planned --release--> (unknown)
-//                             waiting --coverage fails, specs differ--> refused: forgotten everywhere
+//   (unknown) --first rank--> waiting --last rank, all covered--> planned --release--> (unknown)
+//                             waiting --hole, specs differ--> refused: forgotten everywhere
 //   (unknown) --a node that joins holds it--> planned
 //   planned   --a planned node comes back as another process without it--> forgotten everywhere
 #pragma once
@@ -98,8 +98,8 @@ class Coordinator {
     uint32_t slots = 1;
     absl::Time lease_end;
   };
-  // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank says
-  // the same again.
+  // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank
+  // says the same again.
   struct Registration {
     std::string node_id;
     std::string shards;  // a serialised RegisterWorkerRequest with nothing but shards

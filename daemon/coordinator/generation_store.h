@@ -21,17 +21,18 @@ namespace dmuon::coordinator {
 
 class GenerationStore {
  public:
-  // Memory only: numbers live as long as the process. For a coordinator whose nodes live in the same
-  // process, and for tests.
+  // Memory only: numbers live as long as the process. For a coordinator whose nodes live in the
+  // same process, and for tests.
   GenerationStore() = default;
-  // `directory` must exist; the file in it is "generation". A missing file means 0. DATA_LOSS naming
-  // file and content when it is damaged: starting over could reuse a generation. FAILED_PRECONDITION
-  // when another process has the directory; UNAVAILABLE naming the path when it cannot be used.
+  // `directory` must exist; the file in it is "generation". A missing file means 0. DATA_LOSS
+  // naming file and content when it is damaged: starting over could reuse a generation.
+  // FAILED_PRECONDITION when another process has the directory; UNAVAILABLE naming the path when it
+  // cannot be used.
   static absl::StatusOr<GenerationStore> Open(const std::string& directory);
 
   [[nodiscard]] uint64_t highest() const { return highest_; }
-  // Afterwards highest() >= generation, on disk too. On an error nothing changed, and the caller must
-  // not give the generation out.
+  // Afterwards highest() >= generation, on disk too. On an error nothing changed, and the caller
+  // must not give the generation out.
   absl::Status Reserve(uint64_t generation);
 
  private:

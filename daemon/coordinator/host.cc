@@ -54,7 +54,8 @@ absl::Status Host::Run(const std::function<Outcome(Coordinator&, absl::Time)>& i
 absl::Status Host::Settle(Outcome outcome, Touched& touched) {
   for (Outgoing& out : outcome.outgoing) {
     const auto watcher = watchers_.find(out.node_id);
-    // A node without a watch hears of plans when it begins one, and of a refusal when it asks again.
+    // A node without a watch hears of plans when it begins one, and of a refusal when it asks
+    // again.
     if (watcher == watchers_.end()) continue;
     watcher->second.queue->Push(std::move(out.event));
     touched.push_back(watcher->second.queue);

@@ -56,8 +56,8 @@ class Host {
   absl::StatusOr<v1::GetPlanResponse> GetPlan(const v1::GetPlanRequest& request);
 
   // Fills `queue` with the node's current events, then with every new one, until the node is no
-  // member any more in this incarnation (ABORTED), watches again (ABORTED), or EndWatches is called.
-  // The queue is woken before this returns. NOT_FOUND/UNKNOWN_NODE.
+  // member any more in this incarnation (ABORTED), watches again (ABORTED), or EndWatches is
+  // called. The queue is woken before this returns. NOT_FOUND/UNKNOWN_NODE.
   absl::Status Watch(const v1::NodeIdentity& node, std::shared_ptr<PlanQueue> queue);
   // UNAVAILABLE/DRAINING to all watches, now and from now on.
   void EndWatches();

@@ -40,8 +40,8 @@ void Describe(CLI::App& app, Flags& flags) {
   app.description(
       "Knows every node (dmuond) and every training job of a cluster, and plans which node's slot\n"
       "owns which matrix. One a cluster. A single box needs none: run dmuond --standalone.\n"
-      "State is soft: after a restart the nodes tell it what exists. Only the highest generation is\n"
-      "kept on disk, so that no plan's number is ever used twice.");
+      "State is soft: after a restart the nodes tell it what exists. Only the highest generation\n"
+      "is kept on disk, so that no plan's number is ever used twice.");
   app.set_version_flag("--version", dmuon::VersionText());
   app.add_option("--listen", flags.listen,
                  "Where nodes and dmuonctl reach it: host:port (loopback only; port 0 takes a free "

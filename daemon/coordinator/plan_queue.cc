@@ -22,10 +22,10 @@ void PlanQueue::Push(v1::WatchPlansResponse event) {
   wire::MutexLock lock(mu_);
   if (end_.has_value()) return;
   const size_t bytes = event.ByteSizeLong();
-  if (!events_.empty() && bytes_ + bytes > kMaxBytes) {
+  if (!events_.empty() && bytes_ + bytes > max_bytes_) {
     end_ = wire::Error(absl::StatusCode::kResourceExhausted, v1::ERROR_REASON_LIMIT,
                        absl::StrCat(events_.size(), " events of ", bytes_,
-                                    " bytes wait for this node, at most ", kMaxBytes,
+                                    " bytes wait for this node, at most ", max_bytes_,
                                     " bytes may; watch again"));
     return;
   }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,7 +27,8 @@ class PlanQueue {
 
   // `wake` is called without any lock held, from the thread of Wake; it may come late or once too
   // often and must not throw.
-  explicit PlanQueue(std::function<void()> wake) : wake_(std::move(wake)) {}
+  explicit PlanQueue(std::function<void()> wake, size_t max_bytes = kMaxBytes)
+      : wake_(std::move(wake)), max_bytes_(max_bytes) {}
 
   // After the end these do nothing. `initial` events have no bound: the coordinator holds them all
   // anyway.
@@ -45,6 +47,7 @@ class PlanQueue {
 
  private:
   const std::function<void()> wake_;
+  const size_t max_bytes_;
   wire::Mutex mu_;  // leaf lock
   std::deque<v1::WatchPlansResponse> events_ ABSL_GUARDED_BY(mu_);
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;

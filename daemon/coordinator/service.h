@@ -24,8 +24,8 @@ class Service {
   static std::unique_ptr<Service> Create(Host* host);
   virtual ~Service() = default;
 
-  // For RpcServer::Start. Call host->EndWatches() before RpcServer::Shutdown: a watch ends only then
-  // or when its client goes.
+  // For RpcServer::Start. Call host->EndWatches() before RpcServer::Shutdown: a watch ends only
+  // then or when its client goes.
   [[nodiscard]] virtual grpc::Service* grpc_service() = 0;
 };
 

@@ -11,9 +11,10 @@
 
 namespace dmuon::coordinator {
 
-// The first difference in the order of the specification, such as "tensor 3 is 'b' here and 'c'
-// there" or "tensor 'w': shape: 8, 4 here and 8, 5 there"; `here` and `there` name the two sides.
-// Something in words even when only unknown fields differ. Not for equal specifications.
+// The first difference, groups before tensors before the rest, such as "tensor 3 is 'b' for rank 0
+// and 'c' for rank 1" or "tensor 'w': shape is [8, 4] for rank 0 and [8, 5] for rank 1"; `here` and
+// `there` name the two sides. Something in words even when only unknown fields differ. Not for
+// equal specifications.
 std::string SpecDifference(const v1::JobSpec& a, const std::string& here, const v1::JobSpec& b,
                            const std::string& there);
 

@@ -314,34 +314,36 @@ void Engine::OnJobEnd(const std::string& job_id) {
     wire::MutexLock lock(mu_);
     auto node = jobs_.extract(job_id);
     if (node.empty()) return;
-    ended_.push_back(std::move(node.mapped()));
+    released_.push_back(std::move(node.mapped()));
   }
   changed_.NotifyAll();
 }
 
 void Engine::OnSessionDropped(SessionId session) {
   wire::MutexLock lock(mu_);
-  sessions_.erase(session);
+  auto node = sessions_.extract(session);
+  // Called on the job's thread, which must not drop what may be the last reference to the job.
+  if (!node.empty()) released_.push_back(std::move(node.mapped().job));
 }
 
 // Joins ended jobs, and drops sessions that never said hello.
 void Engine::Janitor() {
   while (true) {
-    std::vector<std::shared_ptr<Job>> ended;
+    std::vector<std::shared_ptr<Job>> released;
     {
       wire::MutexLock lock(mu_);
       if (stopped_) return;
-      if (ended_.empty()) {
+      if (released_.empty()) {
         changed_.WaitUntil(mu_, std::chrono::steady_clock::now() +
                                     absl::ToChronoNanoseconds(kJanitorPeriod));
       }
-      ended.swap(ended_);
+      released.swap(released_);
       const absl::Time oldest = MonotonicNow() - options_.attach_timeout;
       for (auto& [id, entry] : sessions_) {
         if (entry.opened < oldest && !entry.session->connected()) entry.job->Gone(id);
       }
     }
-    ended.clear();
+    released.clear();
   }
 }
 

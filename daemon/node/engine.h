@@ -107,7 +107,7 @@ class Engine : public ChannelOwner {
   uint64_t highest_generation_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mu_);
   std::map<SessionId, Entry> sessions_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::shared_ptr<Job>> ended_ ABSL_GUARDED_BY(mu_);  // the janitor joins them
+  std::vector<std::shared_ptr<Job>> released_ ABSL_GUARDED_BY(mu_);  // for the janitor to drop
   std::thread janitor_;
 };
 

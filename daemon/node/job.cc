@@ -3,6 +3,7 @@
 
 #include "daemon/node/job.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <type_traits>
@@ -17,6 +18,7 @@
 namespace dmuon::node {
 namespace {
 
+constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 constexpr size_t kMaxQueuedInputs = 100'000;  // a bound for a flood; a job queues a few a worker
 
 absl::Status Draining() {
@@ -83,7 +85,7 @@ void Job::Loop() {
     {
       wire::MutexLock lock(mu_);
       while (inputs_.empty() && !stopping_) {
-        const absl::Time next = core_.next_deadline();
+        const absl::Time next = std::min(core_.next_deadline(), resend_at_);
         const absl::Time now = MonotonicNow();
         if (next <= now) break;
         if (next == absl::InfiniteFuture()) {
@@ -100,6 +102,7 @@ void Job::Loop() {
       }
     }
     if (input) input();
+    ResendRegistrations();
     CarryOut(core_.Tick(MonotonicNow()));
     PublishSnapshot();
   }
@@ -284,11 +287,7 @@ void Job::CarryOut(Actions actions) {
               auto node = replies_.extract(reply.ticket);
               if (!node.empty()) node.mapped()(reply.status);
             },
-            [&](action::SendRegistration& send) {
-              if (absl::Status status = SendRegistration(send.session); !status.ok()) {
-                CarryOut(core_.ArenaGiven(MonotonicNow(), send.session, status));
-              }
-            },
+            [&](action::SendRegistration& send) { SendRegistration(send.session); },
             [&](action::GiveArena& give) {
               CarryOut(core_.ArenaGiven(MonotonicNow(), give.session, GiveArena(give.session)));
             },
@@ -306,18 +305,32 @@ void Job::CarryOut(Actions actions) {
   }
 }
 
-absl::Status Job::SendRegistration(SessionId session) {
-  auto node = registrations_.extract(session);
-  if (node.empty()) return absl::InternalError("registration lost");
+// Kept and sent again while there is no coordinator; the waiting request's deadline bounds it.
+void Job::SendRegistration(SessionId session) {
+  const auto it = registrations_.find(session);
+  if (it == registrations_.end()) return;
   v1::RegisterWorkerRequest request;
   *request.mutable_node() = environment_.node;
   request.set_rank(sessions_.at(session)->rank());
-  v1::JobSpec spec = node.mapped().job();
-  *request.mutable_job() = std::move(*node.mapped().mutable_job());
-  *request.mutable_shards() = std::move(*node.mapped().mutable_shards());
-  DMUON_RETURN_IF_ERROR(environment_.link->RegisterWorker(std::move(request)));
-  spec_ = std::move(spec);  // the coordinator has compared it with the other ranks'
-  return absl::OkStatus();
+  *request.mutable_job() = it->second.job();
+  *request.mutable_shards() = it->second.shards();
+  const absl::Status status = environment_.link->RegisterWorker(std::move(request));
+  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) {
+    resend_at_ = MonotonicNow() + kResendPeriod;
+    return;
+  }
+  // The coordinator has compared the specification with the other ranks'.
+  if (status.ok()) spec_ = std::move(*it->second.mutable_job());
+  registrations_.erase(it);
+  if (!status.ok()) CarryOut(core_.ArenaGiven(MonotonicNow(), session, status));
+}
+
+void Job::ResendRegistrations() {
+  if (MonotonicNow() < resend_at_) return;
+  resend_at_ = absl::InfiniteFuture();
+  std::vector<SessionId> unsent;
+  for (const auto& [session, request] : registrations_) unsent.push_back(session);
+  for (const SessionId session : unsent) SendRegistration(session);
 }
 
 absl::Status Job::GiveArena(SessionId session) {

@@ -86,7 +86,8 @@ class Job {
   Ticket Await(ReplyAny reply);
   void CarryOut(Actions actions);
   absl::Status Adopt(const v1::Plan& plan);
-  absl::Status SendRegistration(SessionId session);
+  void SendRegistration(SessionId session);
+  void ResendRegistrations();
   absl::Status GiveArena(SessionId session);
   void RunStep(uint64_t step);
   void DropSession(SessionId session);
@@ -109,6 +110,7 @@ class Job {
   Ticket next_ticket_ = 1;
   std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
   std::map<SessionId, v1::RegisterRequest> registrations_;  // on their way to the coordinator
+  absl::Time resend_at_ = absl::InfiniteFuture();
   std::map<uint32_t, std::vector<wire::ShardBoxes>> shards_;  // by rank, of the last registration
   v1::JobSpec spec_;
   v1::Plan plan_;

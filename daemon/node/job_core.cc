@@ -307,9 +307,13 @@ void JobCore::Detach(absl::Time now, Rank& rank, Actions& actions) {
 
 Actions JobCore::Tick(absl::Time now) {
   Actions actions;
+  // All are told who was missing before any of them stops waiting and becomes missing itself.
+  std::vector<std::pair<Rank*, absl::Status>> expired;
   for (Rank& rank : ranks_) {
-    if (rank.ticket == 0 || now < rank.deadline) continue;
-    const absl::Status status = Missing(rank);
+    if (rank.ticket != 0 && now >= rank.deadline) expired.emplace_back(&rank, Missing(rank));
+  }
+  for (auto& [expired_rank, status] : expired) {
+    Rank& rank = *expired_rank;
     if (rank.stage == Stage::kBeginning) rank.stage = Stage::kRegistered;
     if (rank.stage == Stage::kRegistering) rank.stage = Stage::kOpen;
     rank.stepping = false;

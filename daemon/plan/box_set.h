@@ -39,8 +39,8 @@ int64_t CappedVolume(std::span<const HeldBox> boxes, int64_t cap);
 std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const HeldBox> boxes);
 
 // A box of `whole` that none of `boxes` touches, or nothing when they cover it; overlaps are fine.
-// Cuts every box out of what is left. RESOURCE_EXHAUSTED/LIMIT when what is left falls into more than
-// kMaxPieces pieces, which no sharding in use comes near; this also bounds the time.
+// Cuts every box out of what is left. RESOURCE_EXHAUSTED/LIMIT when what is left falls into more
+// than kMaxPieces pieces, which no sharding in use comes near; this also bounds the time.
 inline constexpr size_t kMaxPieces = 4'096;
 absl::StatusOr<std::optional<wire::Box>> FindHole(std::span<const HeldBox> boxes,
                                                   const wire::Box& whole);

@@ -81,7 +81,8 @@ class Packing {
     return static_cast<size_t>(it - loads_.begin());
   }
 
-  // The units of `slot` whose cost is nearest to `wanted` from above and from below, and none at all.
+  // The units of `slot` whose cost is nearest to `wanted` from above and from below, and none at
+  // all.
   [[nodiscard]] std::vector<size_t> Candidates(size_t slot, double wanted) const {
     std::vector<size_t> found = {kNoUnit};
     if (wanted <= 0) return found;

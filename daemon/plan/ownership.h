@@ -18,9 +18,9 @@ struct Assignment {
 };
 
 // Spreads units of these costs (finite, >= 0) over `slots` (at least 1) equal slots. Longest first
-// is at most 4/3 of the best; the search (move a unit from the fullest slot to the emptiest, or swap
-// two) never makes it worse. Deterministic: equal costs go by unit index, equal loads by slot index.
-// Time n log n plus at most kMaxSearchRounds rounds over two slots.
+// is at most 4/3 of the best; the search (move a unit from the fullest slot to the emptiest, or
+// swap two) never makes it worse. Deterministic: equal costs go by unit index, equal loads by slot
+// index. Time n log n plus at most kMaxSearchRounds rounds over two slots.
 inline constexpr int kMaxSearchRounds = 1'000;
 Assignment Assign(std::span<const double> costs, size_t slots);
 

@@ -111,7 +111,7 @@ void Gram(const MatrixView& x, std::span<float> gram) {
   const int64_t step = wide ? x.cols : 1;
   const int64_t edge = SymmetricTile(s);
   const int64_t tiles = (s + edge - 1) / edge;
-  const int threads = Team();
+  [[maybe_unused]] const int threads = Team();  // unused where there is no OpenMP
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
   for (int64_t i = 0; i < tiles; ++i) {
     for (int64_t j = 0; j < tiles; ++j) {
@@ -126,7 +126,7 @@ void Gram(const MatrixView& x, std::span<float> gram) {
 void Polynomial(const Quintic& q, int64_t s, std::span<const float> gram, std::span<float> out) {
   const int64_t edge = SymmetricTile(s);
   const int64_t tiles = (s + edge - 1) / edge;
-  const int threads = Team();
+  [[maybe_unused]] const int threads = Team();  // unused where there is no OpenMP
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
   for (int64_t i = 0; i < tiles; ++i) {
     for (int64_t j = 0; j < tiles; ++j) {
@@ -142,7 +142,7 @@ void Multiply(std::span<const float> poly, const MatrixView& x, std::span<float>
   const int64_t tile_cols = wide ? kLongTile : kShortTile;
   const int64_t down = (x.rows + tile_rows - 1) / tile_rows;
   const int64_t across = (x.cols + tile_cols - 1) / tile_cols;
-  const int threads = Team();
+  [[maybe_unused]] const int threads = Team();  // unused where there is no OpenMP
 #pragma omp parallel for collapse(2) schedule(dynamic) num_threads(threads)
   for (int64_t i = 0; i < down; ++i) {
     for (int64_t j = 0; j < across; ++j) {

@@ -22,6 +22,7 @@ DaemonProcess::DaemonProcess(std::string program, std::vector<std::string> flags
   char name[] = "/tmp/dmuon-client-XXXXXX";
   if (::mkdtemp(name) == nullptr) throw std::runtime_error("cannot make a temporary directory");
   directory_ = name;
+  std::filesystem::create_directory(directory_ + "/state");
   Start();
 }
 

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -212,7 +213,7 @@ TEST_F(ExampleTest, AWorkerKilledAtRandomMomentsChangesNoBit) {
   std::mt19937 random(seed);
   for (uint32_t rank = 0; rank < kWorldSize; ++rank) Spawn("disturbed", rank, kSteps, kStepMs);
   for (int kills = 0; kills < 10; ++kills) {
-    ::usleep(20'000 + random() % 100'000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 100));
     const uint32_t victim = random() % kWorldSize;
     ::kill(workers_[victim], SIGKILL);
     EXPECT_EQ(Join(victim), -SIGKILL);

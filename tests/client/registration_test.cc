@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 
 #include "tests/client/daemon_process.h"
@@ -158,7 +159,7 @@ TEST_F(RegistrationTest, ABoxOutsideItsTensorIsRefused) {
 }
 
 TEST_F(RegistrationTest, ARefusedWorkerMayTryAgain) {
-  for (const int64_t rows : {0, 4}) {  // 0: a shape without rows is no hole, but no matrix either
+  for (const int64_t rows : {0, 4}) {  // nothing of the tensor, then all of it
     Worker worker = MakeWorker();
     WholeTensor tensor("matrix", {4, 6}, worker.muon());
     tensor.grad_box.length[0] = tensor.param_box.length[0] = rows;

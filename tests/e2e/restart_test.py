@@ -82,7 +82,9 @@ def torchrun(address: str, job: str, file: pathlib.Path, steps: int, *deaths: st
                "--max-restarts", "3", "--monitor-interval", "0.1", "--rdzv-backend", "c10d",
                "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "--rdzv-id", job,
                str(HERE / "restart_worker.py"), address, str(file), str(steps), *deaths]
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    # Torch 2.13 keeps one store over all lives, in which Gloo finds the addresses of the dead.
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+                                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(file.read_text())

@@ -15,7 +15,7 @@ from plain_muon import PlainPair
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 Params = dict[str, np.ndarray]
@@ -175,9 +175,15 @@ class Bag(nn.Module):
             self.register_parameter(name, nn.Parameter(self.lay_out(tensor.clone())))
 
     def lay_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This worker's piece of its own `tensor`; nothing is exchanged."""
         if self.mesh is None:
             return tensor
-        return distribute_tensor(tensor, self.mesh, [LAYOUTS[self.layout]])
+        placement, local = LAYOUTS[self.layout], tensor
+        if isinstance(placement, Shard):
+            pieces, rank = tensor.chunk(self.mesh.size(), placement.dim), self.mesh.get_local_rank()
+            local = pieces[rank] if rank < len(pieces) else tensor.narrow(placement.dim, 0, 0)
+        return DTensor.from_local(local.contiguous(), self.mesh, [placement], run_check=False,
+                                  shape=tensor.shape, stride=tensor.stride())
 
     def feed(self, grads: Mapping[str, torch.Tensor | None]) -> None:
         for name, p in self.named_parameters():

@@ -42,6 +42,9 @@ class Daemon:
         self.directory = pathlib.Path(self._folder.name)
         self.address = f"unix:{self.directory}/d.sock"
         self.log_path = self.directory / "log"
+        self._state = self.directory / "state"
+        self._state.mkdir()
+        (self.directory / "state").mkdir()
         self._flags = flags
         self._process: subprocess.Popen | None = None
 
@@ -49,7 +52,7 @@ class Daemon:
         """Starts it and waits until it answers."""
         assert self._process is None, "already started"
         command = [program("dmuond"), "--standalone", "--listen", self.address, "--metrics", "127.0.0.1:0",
-                   "--state-dir", self.directory / "state", *self._flags]
+                   "--state-dir", self._state, *self._flags]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
                                              stdin=subprocess.DEVNULL)

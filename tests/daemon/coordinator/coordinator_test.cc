@@ -1,2 +1,177 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
+#include "daemon/coordinator/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/daemon/coordinator/requests.h"
+#include "tests/daemon/plan/job_builder.h"
+#include "wire/error.h"
+
+namespace dmuon::coordinator {
+namespace {
+
+using testing::HasSubstr;
+
+const absl::Time kStart = absl::UnixEpoch();
+
+v1::ReleaseJobRequest ReleaseOf(const v1::NodeIdentity& node, const std::string& job) {
+  v1::ReleaseJobRequest request;
+  *request.mutable_node() = node;
+  request.set_job_id(job);
+  return request;
+}
+
+TEST(CoordinatorTest, GenerationsOnlyGrowWhateverHappens) {
+  std::mt19937 random(21);
+  Coordinator core({.lease = absl::Seconds(5), .highest_generation = 40});
+  absl::Time now = kStart;
+  uint64_t last = 40;
+  int plans = 0;
+  for (int round = 0; round < 5'000; ++round) {
+    SCOPED_TRACE(round);
+    const std::string node = random() % 2 == 0 ? "a" : "b";
+    const std::string job = absl::StrCat("job", random() % 3);
+    Outcome outcome;
+    switch (random() % 5) {
+      case 0: {
+        v1::JoinRequest join = JoinOf(node, 1, absl::StrCat(random() % 2));
+        join.set_highest_generation(random() % 8 == 0 ? last + random() % 3 : 0);
+        outcome = core.Join(now, join);
+        break;
+      }
+      case 1:
+        outcome = core.ReleaseJob(now, ReleaseOf(Node(node, "0"), job));
+        break;
+      case 2:
+        now += absl::Seconds(random() % 3);
+        outcome = core.Tick(now);
+        break;
+      default:
+        outcome = core.RegisterWorker(
+            now, RankOf(Node(node, absl::StrCat(random() % 2)), ModelOf(job, "mlp", 2),
+                        static_cast<uint32_t>(random() % 2)));
+    }
+    EXPECT_GE(core.highest_generation(), last);
+    if (outcome.planning == Planning::kPlanned) {
+      ++plans;
+      for (const Outgoing& out : outcome.outgoing) {
+        EXPECT_GT(out.event.plan().generation(), last);
+        EXPECT_EQ(out.event.plan().generation(), core.highest_generation());
+      }
+    }
+    last = core.highest_generation();
+  }
+  EXPECT_GT(plans, 100);
+}
+
+TEST(CoordinatorTest, APlanGoesToNobodyButItsNodes) {
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a"));
+  core.Join(kStart, JoinOf("b"));
+  const Outcome outcome =
+      core.RegisterWorker(kStart, RankOf(Node("a"), ModelOf("j", "mlp", 1), 0));
+  ASSERT_EQ(outcome.outgoing.size(), 1u);
+  EXPECT_EQ(outcome.outgoing[0].node_id, "a");
+  EXPECT_TRUE(core.CurrentEvents("b").empty());
+}
+
+TEST(CoordinatorTest, MembershipIsOfOneIncarnation) {
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a", 1, "first"));
+  EXPECT_TRUE(core.IsMember(Node("a", "first")));
+  core.Join(kStart, JoinOf("a", 1, "second"));
+  EXPECT_FALSE(core.IsMember(Node("a", "first")));
+  EXPECT_TRUE(core.IsMember(Node("a", "second")));
+  EXPECT_EQ(core.member_count(), 1u);
+}
+
+TEST(CoordinatorTest, AHeldJobOfTwoNodesIsLostWhenTheSecondComesBackWithoutIt) {
+  Coordinator before(Options{});
+  before.Join(kStart, JoinOf("a"));
+  before.Join(kStart, JoinOf("b"));
+  const v1::JobSpec job = ModelOf("j", "mlp", 2);
+  before.RegisterWorker(kStart, RankOf(Node("a"), job, 0));
+  const Outcome planned = before.RegisterWorker(kStart, RankOf(Node("b"), job, 1));
+
+  Coordinator after(Options{});
+  v1::JoinRequest join = JoinOf("a");
+  v1::HeldJob& held = *join.add_held();
+  *held.mutable_plan() = planned.outgoing.at(0).event.plan();
+  *held.mutable_job() = job;
+  EXPECT_TRUE(after.Join(kStart, join).status.ok());
+  ASSERT_EQ(after.CurrentEvents("a").size(), 1u);
+
+  const Outcome lost = after.Join(kStart, JoinOf("b"));
+  ASSERT_EQ(lost.outgoing.size(), 1u);
+  EXPECT_EQ(lost.outgoing[0].node_id, "a");
+  EXPECT_EQ(lost.outgoing[0].event.refusal().reason(), "STATE_LOST");
+  EXPECT_TRUE(after.CurrentEvents("a").empty());
+}
+
+TEST(CoordinatorTest, SameShardsOnTheSamePlanKeepTheDigest) {
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a"));
+  const v1::JobSpec job = ModelOf("j", "mlp", 1);
+  const Outcome first = core.RegisterWorker(kStart, RankOf(Node("a"), job, 0));
+  const Outcome again = core.RegisterWorker(kStart, RankOf(Node("a"), job, 0));
+  ASSERT_EQ(again.outgoing.size(), 1u);
+  EXPECT_EQ(again.planning, Planning::kNone);
+  EXPECT_EQ(again.outgoing[0].event.SerializeAsString(),
+            first.outgoing.at(0).event.SerializeAsString());
+}
+
+TEST(CoordinatorTest, DifferencesAreNamedToTheField) {
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a"));
+  const v1::JobSpec job = ModelOf("j", "mlp", 2);
+  const auto message_for = [&](const v1::JobSpec& other) {
+    core.RegisterWorker(kStart, RankOf(Node("a"), job, 0));
+    const Outcome outcome = core.RegisterWorker(kStart, RankOf(Node("a"), other, 1));
+    EXPECT_EQ(wire::ReasonOf(outcome.status), v1::ERROR_REASON_SPEC_MISMATCH);
+    return std::string(outcome.status.message());
+  };
+  v1::JobSpec other = job;
+  other.mutable_groups(0)->mutable_muon()->set_iterations(6);
+  EXPECT_THAT(message_for(other),
+              HasSubstr("group 'muon': muon.iterations is 6 for rank 1 and 5 for rank 0"));
+  other = job;
+  other.mutable_groups(0)->mutable_adamw()->set_eps(1e-8);
+  EXPECT_THAT(message_for(other), HasSubstr("group 'muon': muon is unset for rank 1"));
+  other = job;
+  other.mutable_tensors(1)->set_name("bias");
+  EXPECT_THAT(message_for(other), HasSubstr("tensor 1 is 'bias' for rank 1 and 'b1' for rank 0"));
+  other = job;
+  other.mutable_tensors(0)->set_param_dtype(v1::DTYPE_BFLOAT16);
+  EXPECT_THAT(message_for(other),
+              HasSubstr("tensor 'w1': param_dtype is DTYPE_BFLOAT16 for rank 1"));
+  other = job;
+  other.mutable_tensors()->RemoveLast();
+  EXPECT_THAT(message_for(other), HasSubstr("rank 1 has 2 tensors and rank 0 has 3; 'w2'"));
+  other = job;
+  other.set_missing_gradient(v1::MISSING_GRADIENT_ZERO);
+  EXPECT_THAT(message_for(other), HasSubstr("missing_gradient is MISSING_GRADIENT_ZERO"));
+}
+
+TEST(CoordinatorTest, AHundredThousandTensorsAreAcceptedAndComparedAgain) {
+  plan::JobBuilder builder(2);
+  for (int i = 0; i < 100'000; ++i) builder.Elementwise(absl::StrCat("t", i), {6});
+  v1::JobSpec job = builder.Build();
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a"));
+  EXPECT_TRUE(core.RegisterWorker(kStart, RankOf(Node("a"), job, 0)).status.ok());
+  EXPECT_EQ(core.RegisterWorker(kStart, RankOf(Node("a"), job, 1)).planning, Planning::kPlanned);
+  EXPECT_EQ(core.RegisterWorker(kStart, RankOf(Node("a"), job, 1)).outgoing.size(), 1u);
+  job.mutable_tensors(99'999)->set_grad_dtype(v1::DTYPE_BFLOAT16);
+  EXPECT_THAT(std::string(core.RegisterWorker(kStart, RankOf(Node("a"), job, 1)).status.message()),
+              HasSubstr("tensor 't99999': grad_dtype"));
+}
+
+}  // namespace
+}  // namespace dmuon::coordinator

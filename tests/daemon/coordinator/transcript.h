@@ -9,7 +9,7 @@
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
 //   release a [job=demo]
 //   wait 5s                                moves the clock, then ticks
-//   watch a | status | plan [job=demo]     what a new watch, dmuonctl status, dmuonctl plan would get
+//   watch a | status | plan [job=demo]     what a new watch, and dmuonctl, would get
 //
 // Outcomes:
 //   -> OK                                  or CODE/REASON: message

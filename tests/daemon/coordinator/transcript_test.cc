@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Every transcript of tests/scenarios/coordinator must replay to itself. DMUON_REWRITE=1 writes what
-// came out over the files; commit only what you understand.
+// Every transcript of tests/scenarios/coordinator must replay to itself. DMUON_REWRITE=1 writes
+// what came out over the files; commit only what you understand.
 #include "tests/daemon/coordinator/transcript.h"
 
 #include <gtest/gtest.h>

@@ -16,7 +16,8 @@ using wire::Box;
 // The dumb second opinion: counts every element by hand.
 class Canvas {
  public:
-  explicit Canvas(const Box& whole) : whole_(whole), paint_(static_cast<size_t>(whole.elements())) {}
+  explicit Canvas(const Box& whole)
+      : whole_(whole), paint_(static_cast<size_t>(whole.elements())) {}
 
   void Paint(const Box& box) {
     for (size_t i = 0; i < paint_.size(); ++i) {

@@ -1,0 +1,308 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/daemon/node/test_node.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "daemon/base/clock.h"
+#include "wire/arena_channel.h"
+#include "wire/error.h"
+#include "wire/grpc_status.h"
+
+namespace dmuon::node {
+namespace {
+
+// Far above anything a test waits for; only a hang reaches it.
+constexpr auto kPatience = std::chrono::seconds(60);
+constexpr double kMuonMomentum = 0.95;
+
+// As the gRPC service: a reply that dies unused says UNAVAILABLE.
+template <typename Response>
+struct Answer {
+  std::promise<absl::StatusOr<Response>> promise;
+  bool sent = false;
+  ~Answer() {
+    if (!sent) promise.set_value(absl::UnavailableError("the reply died unused"));
+  }
+};
+
+template <typename Response>
+Reply<Response> Into(std::future<absl::StatusOr<Response>>& future) {
+  auto answer = std::make_shared<Answer<Response>>();
+  future = answer->promise.get_future();
+  return [answer](absl::StatusOr<Response> result) {
+    answer->sent = true;
+    answer->promise.set_value(std::move(result));
+  };
+}
+
+template <typename Response>
+absl::StatusOr<Response> Get(std::future<absl::StatusOr<Response>>& future) {
+  if (future.wait_for(kPatience) != std::future_status::ready) {
+    return absl::InternalError("the engine never answered");
+  }
+  return future.get();
+}
+
+absl::Time Deadline() { return MonotonicNow() + absl::Seconds(50); }
+
+}  // namespace
+
+TestNode::TestNode(EngineOptions options, const std::string& backend)
+    : backend_(kernels::MakeBackend(backend).value()) {
+  host_ = std::make_unique<coordinator::Host>(coordinator::HostOptions(),
+                                              coordinator::GenerationStore(), &metrics_);
+  link_ = coordinator::MakeLocalLink(host_.get());
+  engine_ = std::make_unique<Engine>(std::move(options), backend_.get(), link_.get(), &metrics_);
+  engine_->Start();
+}
+
+TestNode::~TestNode() { engine_->Drain(); }
+
+TestJob::TestJob(const std::string& id, uint32_t world_size) {
+  spec.set_job_id(id);
+  spec.set_world_size(world_size);
+  spec.set_missing_gradient(v1::MISSING_GRADIENT_ERROR);
+  v1::Group* muon = spec.add_groups();
+  muon->set_name("muon");
+  muon->mutable_muon()->set_momentum_form(v1::MOMENTUM_FORM_EMA);
+  muon->mutable_muon()->set_nesterov(true);
+  muon->mutable_muon()->set_coefficients(v1::COEFFICIENT_SET_JORDAN);
+  muon->mutable_muon()->set_iterations(5);
+  muon->mutable_muon()->set_eps_mode(v1::EPS_MODE_NONE);
+  muon->mutable_muon()->set_scale(v1::SCALE_RULE_ORIGINAL);
+  v1::Group* adamw = spec.add_groups();
+  adamw->set_name("adamw");
+  adamw->mutable_adamw()->set_eps(1e-8);
+}
+
+v1::Tensor* TestJob::Add(const std::string& name, const std::vector<int64_t>& shape,
+                         uint32_t group) {
+  v1::Tensor* tensor = spec.add_tensors();
+  tensor->set_name(name);
+  for (const int64_t length : shape) tensor->add_shape(length);
+  tensor->set_param_dtype(v1::DTYPE_FLOAT32);
+  tensor->set_grad_dtype(v1::DTYPE_FLOAT32);
+  tensor->set_group(group);
+  return tensor;
+}
+
+wire::Box Whole(const v1::Tensor& tensor) {
+  return wire::WholeBox(
+      {tensor.shape().data(), static_cast<size_t>(tensor.shape_size())});
+}
+
+wire::Box RowShard(const v1::Tensor& tensor, uint32_t rank, uint32_t world) {
+  wire::Box box = Whole(tensor);
+  const int64_t rows = tensor.shape(0);
+  const int64_t chunk = (rows + world - 1) / world;
+  box.offset[0] = std::min(rows, chunk * rank);
+  box.length[0] = std::min(rows, chunk * (rank + 1)) - box.offset[0];
+  return box;
+}
+
+std::vector<wire::ShardBoxes> TestWorker::DefaultShards() const {
+  std::vector<wire::ShardBoxes> shards;
+  for (const v1::Tensor& tensor : job_->spec.tensors()) {
+    const wire::Box box = RowShard(tensor, rank_, job_->spec.world_size());
+    shards.push_back({box, box, true});
+  }
+  return shards;
+}
+
+absl::Status TestWorker::Open(const std::string& incarnation) {
+  v1::OpenRequest request;
+  request.set_job_id(job_->spec.job_id());
+  request.set_rank(rank_);
+  request.set_world_size(job_->spec.world_size());
+  request.set_incarnation(incarnation);
+  request.set_protocol_version(wire::kProtocolVersion);
+  std::future<absl::StatusOr<v1::OpenResponse>> opened;
+  engine_->Open(request, Into(opened));
+  DMUON_ASSIGN_OR_RETURN(const v1::OpenResponse response, Get(opened));
+  session_ = response.session_id();
+  std::array<int, 2> pair{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return absl::InternalError("socketpair");
+  }
+  channel_ = wire::ScopedFd(pair[0]);
+  daemon_channel_ = wire::ScopedFd(pair[1]);
+  wire::ChannelFrame hello;
+  hello.session_id = session_;
+  std::copy(response.token().begin(), response.token().end(), hello.token.begin());
+  return engine_->Hello(hello, daemon_channel_.get(), -1);
+}
+
+void TestWorker::StartRegister(std::vector<wire::ShardBoxes> shards) {
+  shards_ = std::move(shards);
+  v1::RegisterRequest request;
+  request.set_session_id(session_);
+  *request.mutable_job() = job_->spec;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    v1::Shard* shard = request.add_shards();
+    shard->set_tensor(static_cast<uint32_t>(i));
+    *shard->mutable_grad_box() = wire::ToProto(shards_[i].grad);
+    *shard->mutable_param_box() = wire::ToProto(shards_[i].param);
+    shard->set_reduced(shards_[i].reduced);
+  }
+  engine_->Register(std::move(request), Deadline(), Into(registered_));
+}
+
+absl::Status TestWorker::FinishRegister() {
+  DMUON_ASSIGN_OR_RETURN(const v1::RegisterResponse response, Get(registered_));
+  generation = response.generation();
+  DMUON_ASSIGN_OR_RETURN(wire::ReceivedFrame received,
+                         wire::ReceiveFrame(channel_.get(), absl::Seconds(10)));
+  DMUON_ASSIGN_OR_RETURN(const wire::ArenaLayout layout,
+                         wire::LayOut(job_->spec, shards_, uint64_t{1} << 40));
+  DMUON_ASSIGN_OR_RETURN(arena_, wire::Arena::Map(std::move(received.fd), layout, generation));
+  return absl::OkStatus();
+}
+
+void TestWorker::StartBegin() {
+  v1::BeginRequest request;
+  request.set_session_id(session_);
+  request.set_generation(generation);
+  engine_->Begin(request, Deadline(), Into(begun_));
+}
+
+absl::StatusOr<v1::BeginResponse> TestWorker::FinishBegin() { return Get(begun_); }
+
+void TestWorker::StartStep(uint64_t step, double lr) {
+  v1::StepRequest request;
+  request.set_session_id(session_);
+  request.set_generation(generation);
+  request.set_step(step);
+  for (int group = 0; group < job_->spec.groups_size(); ++group) {
+    v1::Hyper* hyper = request.add_hypers();
+    hyper->set_lr(lr);
+    hyper->set_weight_decay(weight_decay);
+    hyper->set_momentum(group == 0 ? momentum : 0.9);
+    hyper->set_beta2(kMuonMomentum);
+  }
+  engine_->Step(std::move(request), Deadline(), Into(stepped_));
+}
+
+absl::StatusOr<v1::StepResponse> TestWorker::FinishStep() { return Get(stepped_); }
+
+absl::Status TestWorker::Close() {
+  v1::CloseRequest request;
+  request.set_session_id(session_);
+  std::future<absl::StatusOr<v1::CloseResponse>> closed;
+  engine_->Close(request, Into(closed));
+  return Get(closed).status();
+}
+
+void TestWorker::Die() {
+  channel_.Reset();
+  engine_->ChannelGone(session_);
+  daemon_channel_.Reset();
+  arena_ = wire::Arena();
+}
+
+std::span<float> TestWorker::grad(size_t tensor) {
+  const std::span<std::byte> bytes = arena_.grad(tensor);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / 4};
+}
+
+std::span<float> TestWorker::param(size_t tensor) {
+  const std::span<std::byte> bytes = arena_.param(tensor);
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / 4};
+}
+
+std::span<const uint16_t> TestWorker::param_bf16(size_t tensor) {
+  const std::span<std::byte> bytes = arena_.param(tensor);
+  return {reinterpret_cast<const uint16_t*>(bytes.data()), bytes.size() / 2};
+}
+
+void TestWorker::Submit(size_t tensor, uint64_t step, wire::WordState state) {
+  arena_.entry(tensor).grad_word.store(wire::MakeWord(step, state), std::memory_order_release);
+}
+
+template <typename Fn>
+void TestWorker::ForEachElement(size_t tensor, const wire::Box& box, Fn&& fn) const {
+  const wire::Box whole = Whole(job_->spec.tensors(static_cast<int>(tensor)));
+  wire::ForEachRun(whole, box, [&](const wire::Run& run) {
+    for (int64_t i = 0; i < run.count; ++i) fn(static_cast<size_t>(run.b + i), run.a + i);
+  });
+}
+
+void TestWorker::FillAndSubmit(uint64_t step, float (*value)(size_t, int64_t, uint64_t)) {
+  for (size_t tensor = 0; tensor < shards_.size(); ++tensor) {
+    ForEachElement(tensor, shards_[tensor].grad, [&](size_t local, int64_t global) {
+      grad(tensor)[local] = value(tensor, global, step);
+    });
+    Submit(tensor, step);
+  }
+}
+
+void TestWorker::FillParams(float (*value)(size_t, int64_t)) {
+  for (size_t tensor = 0; tensor < shards_.size(); ++tensor) {
+    if (job_->spec.tensors(static_cast<int>(tensor)).param_dtype() != v1::DTYPE_FLOAT32) continue;
+    ForEachElement(tensor, shards_[tensor].param, [&](size_t local, int64_t global) {
+      param(tensor)[local] = value(tensor, global);
+    });
+  }
+}
+
+TestRun::TestRun(Engine* engine, const TestJob& job) : job_(&job) {
+  for (uint32_t rank = 0; rank < job.spec.world_size(); ++rank) {
+    workers_.push_back(std::make_unique<TestWorker>(engine, &job, rank));
+  }
+}
+
+absl::Status TestRun::Start() {
+  std::vector<std::vector<wire::ShardBoxes>> shards;
+  for (const auto& worker : workers_) shards.push_back(worker->DefaultShards());
+  return Start(shards);
+}
+
+absl::Status TestRun::Start(const std::vector<std::vector<wire::ShardBoxes>>& shards) {
+  for (const auto& worker : workers_) DMUON_RETURN_IF_ERROR(worker->Open());
+  for (size_t rank = 0; rank < size(); ++rank) workers_[rank]->StartRegister(shards[rank]);
+  for (const auto& worker : workers_) DMUON_RETURN_IF_ERROR(worker->FinishRegister());
+  for (const auto& worker : workers_) {
+    worker->FillParams(Param);
+    worker->StartBegin();
+  }
+  for (const auto& worker : workers_) DMUON_RETURN_IF_ERROR(worker->FinishBegin().status());
+  return absl::OkStatus();
+}
+
+std::vector<absl::StatusOr<v1::StepResponse>> TestRun::Step(uint64_t step) {
+  for (const auto& worker : workers_) worker->FillAndSubmit(step, Gradient);
+  return StepAsSubmitted(step);
+}
+
+std::vector<absl::StatusOr<v1::StepResponse>> TestRun::StepAsSubmitted(uint64_t step, double lr) {
+  for (const auto& worker : workers_) worker->StartStep(step, lr);
+  std::vector<absl::StatusOr<v1::StepResponse>> answers;
+  for (const auto& worker : workers_) answers.push_back(worker->FinishStep());
+  return answers;
+}
+
+std::vector<float> TestRun::Gathered(size_t tensor) {
+  std::vector<float> whole;
+  for (const auto& worker : workers_) {
+    const std::span<float> piece = worker->param(tensor);
+    whole.insert(whole.end(), piece.begin(), piece.end());
+  }
+  return whole;
+}
+
+float TestRun::Param(size_t tensor, int64_t index) {
+  return static_cast<float>(std::sin(0.7 * static_cast<double>(index) + static_cast<double>(tensor)));
+}
+
+float TestRun::Gradient(size_t tensor, int64_t index, uint64_t step) {
+  return static_cast<float>(
+      std::cos(1.3 * static_cast<double>(index) + 0.9 * static_cast<double>(tensor) +
+               0.37 * static_cast<double>(index % 7) * static_cast<double>(step)));
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A node in the test's process, and workers that speak to its engine without sockets but with a real
+// arena channel and real arenas.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/base/metrics.h"
+#include "daemon/coordinator/host.h"
+#include "daemon/coordinator/local_link.h"
+#include "daemon/node/engine.h"
+#include "dmuon/v1/node.pb.h"
+#include "kernels/backend.h"
+#include "wire/arena.h"
+
+namespace dmuon::node {
+
+// A standalone node: coordinator host, local link, engine.
+class TestNode {
+ public:
+  explicit TestNode(EngineOptions options = {}, const std::string& backend = "cpu");
+  ~TestNode();
+  Engine& engine() { return *engine_; }
+
+ private:
+  Metrics metrics_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<coordinator::Host> host_;
+  std::unique_ptr<CoordinatorLink> link_;
+  std::unique_ptr<Engine> engine_;
+};
+
+// A job to register: groups 0 (muon) and 1 (adamw), tensors as added.
+class TestJob {
+ public:
+  explicit TestJob(const std::string& id, uint32_t world_size);
+
+  v1::Tensor* Add(const std::string& name, const std::vector<int64_t>& shape, uint32_t group = 0);
+  v1::JobSpec spec;
+};
+
+// The rows that torch.chunk gives to `rank` of `world`: ceil-sized, then a rest, then nothing.
+wire::Box RowShard(const v1::Tensor& tensor, uint32_t rank, uint32_t world);
+wire::Box Whole(const v1::Tensor& tensor);
+
+class TestWorker {
+ public:
+  TestWorker(Engine* engine, const TestJob* job, uint32_t rank)
+      : engine_(engine), job_(job), rank_(rank) {}
+
+  // Row shards, reduced; change them before Register.
+  std::vector<wire::ShardBoxes> DefaultShards() const;
+
+  absl::Status Open(const std::string& incarnation = "test");
+  // Asynchronous halves of Register, Begin and Step: all ranks start before any waits.
+  void StartRegister(std::vector<wire::ShardBoxes> shards);
+  absl::Status FinishRegister();  // and maps the arena
+  void StartBegin();
+  absl::StatusOr<v1::BeginResponse> FinishBegin();
+  void StartStep(uint64_t step, double lr = 0.1);
+  absl::StatusOr<v1::StepResponse> FinishStep();
+  absl::Status Close();
+  // As the kernel would tell of a killed process.
+  void Die();
+
+  std::span<float> grad(size_t tensor);
+  std::span<float> param(size_t tensor);
+  std::span<const uint16_t> param_bf16(size_t tensor);
+  void Submit(size_t tensor, uint64_t step, wire::WordState state = wire::WordState::kReady);
+  // Fills every gradient from a function of (tensor, global index) and submits it.
+  void FillAndSubmit(uint64_t step, float (*value)(size_t tensor, int64_t index, uint64_t step));
+  void FillParams(float (*value)(size_t tensor, int64_t index));
+
+  uint64_t generation = 0;
+  double momentum = 0.95;
+  double weight_decay = 0.1;
+
+ private:
+  template <typename Fn>
+  void ForEachElement(size_t tensor, const wire::Box& box, Fn&& fn) const;
+
+  Engine* engine_;
+  const TestJob* job_;
+  uint32_t rank_;
+  uint64_t session_ = 0;
+  wire::ScopedFd channel_;
+  wire::ScopedFd daemon_channel_;
+  std::vector<wire::ShardBoxes> shards_;
+  wire::Arena arena_;
+  std::future<absl::StatusOr<v1::RegisterResponse>> registered_;
+  std::future<absl::StatusOr<v1::BeginResponse>> begun_;
+  std::future<absl::StatusOr<v1::StepResponse>> stepped_;
+};
+
+// All workers of a job on one node, started with row shards and the same initial parameters.
+class TestRun {
+ public:
+  TestRun(Engine* engine, const TestJob& job);
+  // Registers and begins; the first status that is not OK.
+  absl::Status Start();
+  absl::Status Start(const std::vector<std::vector<wire::ShardBoxes>>& shards);
+  // One step of all workers with deterministic gradients; the answers by rank.
+  std::vector<absl::StatusOr<v1::StepResponse>> Step(uint64_t step);
+  std::vector<absl::StatusOr<v1::StepResponse>> StepAsSubmitted(uint64_t step, double lr = 0.1);
+  // The tensor put together from the workers' row shards.
+  std::vector<float> Gathered(size_t tensor);
+  TestWorker& operator[](size_t rank) { return *workers_[rank]; }
+  [[nodiscard]] size_t size() const { return workers_.size(); }
+
+  static float Param(size_t tensor, int64_t index);
+  static float Gradient(size_t tensor, int64_t index, uint64_t step);
+
+ private:
+  const TestJob* job_;
+  std::vector<std::unique_ptr<TestWorker>> workers_;
+};
+
+}  // namespace dmuon::node

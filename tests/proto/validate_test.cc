@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "wire/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <grpcpp/support/status.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "wire/error.h"
+#include "wire/grpc_status.h"
+
+namespace dmuon::wire {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ValidateTest : public ::testing::Test {
+ protected:
+  ValidateTest() {
+    job_.set_job_id("job");
+    job_.set_world_size(2);
+    job_.set_missing_gradient(v1::MISSING_GRADIENT_ERROR);
+    v1::Group* muon = job_.add_groups();
+    muon->set_name("muon");
+    v1::MuonOptions* options = muon->mutable_muon();
+    options->set_momentum_form(v1::MOMENTUM_FORM_EMA);
+    options->set_coefficients(v1::COEFFICIENT_SET_JORDAN);
+    options->set_iterations(5);
+    options->set_eps_mode(v1::EPS_MODE_NONE);
+    options->set_scale(v1::SCALE_RULE_ORIGINAL);
+    v1::Group* adamw = job_.add_groups();
+    adamw->set_name("adamw");
+    adamw->mutable_adamw()->set_eps(1e-8);
+    AddTensor("w", {6, 4}, 0);
+  }
+
+  v1::Tensor* AddTensor(const std::string& name, const std::vector<int64_t>& shape, uint32_t group) {
+    v1::Tensor* tensor = job_.add_tensors();
+    tensor->set_name(name);
+    for (const int64_t length : shape) tensor->add_shape(length);
+    tensor->set_param_dtype(v1::DTYPE_FLOAT32);
+    tensor->set_grad_dtype(v1::DTYPE_FLOAT32);
+    tensor->set_group(group);
+    return tensor;
+  }
+
+  std::string Refusal() {
+    const absl::Status status = ValidateJobSpec(job_);
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  }
+
+  v1::JobSpec job_;
+};
+
+TEST_F(ValidateTest, ASoundJobPasses) { EXPECT_TRUE(ValidateJobSpec(job_).ok()); }
+
+TEST_F(ValidateTest, UnknownDtypeNamesTheTensor) {
+  AddTensor("blk.0", {2, 2}, 0)->set_grad_dtype(static_cast<v1::DType>(9));
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'blk.0': grad_dtype is 9"));
+}
+
+TEST_F(ValidateTest, ShapeWhoseBytesOverflowIsRefused) {
+  AddTensor("huge", {int64_t{1} << 31, int64_t{1} << 31, 2, 2}, 1);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'huge': 2147483648 x 2147483648"));
+}
+
+TEST_F(ValidateTest, NegativeAndOversizedLengthsAreRefused) {
+  AddTensor("bad", {-3}, 1);
+  EXPECT_THAT(Refusal(), HasSubstr("length -3 of dimension 0"));
+}
+
+// cases rows 25, 27, 28: a flattened parameter never reaches Newton-Schulz.
+TEST_F(ValidateTest, FlatMatrixForAMatrixOptimizerIsRefused) {
+  AddTensor("flat", {1024}, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'flat': shape [1024] is no matrix"));
+}
+
+TEST_F(ValidateTest, ThreeDimensionsAreAmbiguousForAMatrixOptimizer) {
+  AddTensor("experts", {4, 8, 8}, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("ambiguous"));
+}
+
+// cases row 50: 4-D kernels count as rows x everything else.
+TEST_F(ValidateTest, ConvolutionKernelsAreFlattened) {
+  const MatrixShape shape = AsMatrix(*AddTensor("conv", {256, 16, 3, 3}, 0));
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  EXPECT_EQ(shape.rows, 256);
+  EXPECT_EQ(shape.cols, 144);
+}
+
+// cases row 54
+TEST_F(ValidateTest, RowBlocksThatDoNotSumUpAreRefused) {
+  v1::Tensor* qkv = AddTensor("qkv", {4608, 64}, 0);
+  for (const int64_t rows : {2048, 256, 256}) qkv->add_row_blocks(rows);
+  EXPECT_THAT(Refusal(), HasSubstr("row_blocks sum to 2560 rows of 4608"));
+}
+
+TEST_F(ValidateTest, NamesThatCouldForgeALogLineAreRefused) {
+  AddTensor("a\nb", {2, 2}, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("byte 10 at position 1"));
+}
+
+TEST_F(ValidateTest, DuplicateNamesAreRefused) {
+  AddTensor("w", {2, 2}, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'w': name is used twice"));
+}
+
+TEST_F(ValidateTest, UnknownGroupAndOptimizerAreRefused) {
+  AddTensor("x", {2, 2}, 5);
+  EXPECT_THAT(Refusal(), HasSubstr("group 5 of 2"));
+  job_.mutable_tensors()->RemoveLast();
+  job_.add_groups()->set_name("future");
+  EXPECT_THAT(Refusal(), HasSubstr("group 'future': names no optimizer"));
+}
+
+TEST_F(ValidateTest, NotANumberInOptionsIsRefused) {
+  job_.set_max_grad_norm(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(Refusal(), HasSubstr("max_grad_norm"));
+}
+
+TEST_F(ValidateTest, HypersAreCheckedByNameAndBound) {
+  v1::Hyper good;
+  v1::Hyper bad;
+  bad.set_momentum(1.0);
+  const std::vector<const v1::Hyper*> pair = {&good, &bad};
+  EXPECT_THAT(std::string(ValidateHypers(job_, pair).message()),
+              HasSubstr("group 'adamw': momentum is 1, must be in [0, 1)"));
+  bad.set_momentum(0.9);
+  EXPECT_TRUE(ValidateHypers(job_, pair).ok());
+  good.set_lr(std::nan(""));
+  EXPECT_THAT(std::string(ValidateHypers(job_, pair).message()), HasSubstr("group 'muon': lr"));
+  const std::vector<const v1::Hyper*> one = {&bad};
+  EXPECT_FALSE(ValidateHypers(job_, one).ok());
+}
+
+TEST_F(ValidateTest, ShardsComeOneATensorInOrder) {
+  v1::Shard shard;
+  *shard.mutable_grad_box() = ToProto(WholeBox(std::vector<int64_t>{6, 4}));
+  *shard.mutable_param_box() = shard.grad_box();
+  const std::vector<const v1::Shard*> one = {&shard};
+  EXPECT_TRUE(ParseShards(job_, one, 0).ok());
+  shard.set_tensor(1);
+  EXPECT_THAT(std::string(ParseShards(job_, one, 3).status().message()),
+              HasSubstr("rank 3: shard 0 names tensor 1"));
+  EXPECT_FALSE(ParseShards(job_, {}, 0).ok());
+}
+
+TEST(IdTest, OnlyPlainCharactersPass) {
+  EXPECT_TRUE(ValidateId("run-7/seed:3", "job_id").ok());
+  EXPECT_FALSE(ValidateId("", "job_id").ok());
+  EXPECT_FALSE(ValidateId("a b", "job_id").ok());
+  EXPECT_FALSE(ValidateId(std::string(129, 'a'), "job_id").ok());
+}
+
+TEST(ErrorTest, CodeMessageAndReasonSurviveTheWayOverGrpc) {
+  const absl::Status sent = Error(absl::StatusCode::kFailedPrecondition,
+                                  v1::ERROR_REASON_STALE_GENERATION, "generation 3; current is 4");
+  const absl::Status received = FromGrpc(ToGrpc(sent));
+  EXPECT_EQ(received.code(), sent.code());
+  EXPECT_EQ(received.message(), sent.message());
+  EXPECT_EQ(ReasonOf(received), v1::ERROR_REASON_STALE_GENERATION);
+  EXPECT_EQ(ReasonName(ReasonOf(received)), "STALE_GENERATION");
+}
+
+TEST(ErrorTest, ForeignErrorsHaveNoReason) {
+  const absl::Status received = FromGrpc({grpc::StatusCode::UNAVAILABLE, "gone", "not a message"});
+  EXPECT_EQ(received.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(received), v1::ERROR_REASON_UNSPECIFIED);
+  EXPECT_EQ(ReasonFromName("NO_SUCH_REASON"), v1::ERROR_REASON_UNSPECIFIED);
+}
+
+}  // namespace
+}  // namespace dmuon::wire

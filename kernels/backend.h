@@ -72,8 +72,8 @@ class Backend {
 
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Gives the calling thread a team of `threads` (at least 1, itself included) from now on. Teams of
-  // different threads may differ in size.
+  // Gives the calling thread a team of `threads` (at least 1, itself included) from now on. Teams
+  // of different threads may differ in size.
   virtual void BindThread(int threads) = 0;
 
   // to[i] = from[i] as fp32. Exact.

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Constants of the matrix optimizers: Newton-Schulz coefficient sets, shape scales, operation
-// counts. Everything here is constexpr and free of state; the planner prices plans with the same formulas
-// that the kernels obey.
+// counts. Everything here is constexpr and free of state; the planner prices plans with the same
+// formulas that the kernels obey.
 #pragma once
 
 #include <algorithm>

@@ -43,26 +43,33 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchPlansRespons
   }
 
   void OnWriteDone(bool ok) override {
-    // A broken stream takes no more events; they are all current plans, and a new watch gets them.
-    if (!ok) queue_->End(absl::CancelledError("the node went away"));
     {
       wire::MutexLock lock(mu_);
       writing_ = false;
-      broken_ = broken_ || !ok;
+      if (!ok) Break();
     }
     Advance();
   }
   void OnCancel() override {
-    queue_->End(absl::CancelledError("the node went away"));
     {
       wire::MutexLock lock(mu_);
-      broken_ = true;
+      Break();
     }
     Advance();
   }
-  void OnDone() override { self_.reset(); }
+  void OnDone() override {
+    std::shared_ptr<WatchReactor> last;  // may destroy this, so after the lock
+    wire::MutexLock lock(mu_);
+    last = std::move(self_);
+  }
 
  private:
+  // A broken stream takes no more events; they are all current plans, and a new watch gets them.
+  void Break() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    queue_->End(absl::CancelledError("the node went away"));
+    broken_ = true;
+  }
+
   // Starts the next write, or the end. gRPC is called without the lock: it may call back at once.
   void Advance() {
     std::optional<absl::Status> end;

@@ -9,8 +9,8 @@
 namespace dmuon::kernels {
 
 // Newton-Schulz in fp32, in place: the cpu backend's Backend::Orthogonalize. A tall matrix is
-// worked on as it lies, without a transpose. Takes rows*cols + 2*min(rows, cols)^2 floats of `scratch`,
-// buffers 0 to 2.
+// worked on as it lies, without a transpose. Takes buffers 0 to 2 of `scratch`:
+// rows*cols + 2*min(rows, cols)^2 floats.
 //
 // INVALID_ARGUMENT when a dimension is negative or beyond what BLAS can count, or when `x` is not
 // finite (`x` stays as it is); INTERNAL when the result is not finite although `x` was.

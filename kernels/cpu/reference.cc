@@ -31,8 +31,11 @@ Matrix Transposed(const Matrix& m) {
 Matrix Product(const Matrix& left, const Matrix& right) {
   Matrix out(left.rows, right.cols);
   for (size_t r = 0; r < left.rows; ++r) {
+    double* to = &out.values[r * right.cols];
     for (size_t k = 0; k < left.cols; ++k) {
-      for (size_t c = 0; c < right.cols; ++c) out(r, c) += left(r, k) * right(k, c);
+      const double factor = left(r, k);
+      const double* from = &right.values[k * right.cols];
+      for (size_t c = 0; c < right.cols; ++c) to[c] += factor * from[c];
     }
   }
   return out;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the kernel tests share: matrices, the second opinion on them, and a unit that can be stepped.
+// What the kernel tests share: matrices, the second opinion on them, a unit that can be stepped.
 #pragma once
 
 #include <cstdint>

@@ -101,4 +101,4 @@ def test_a_folder_without_a_readme_is_found(tmp_path):
     (tmp_path / "kernels/a.cc").write_text(SPDX)
     (tmp_path / "README.md").write_text("x\n")
     run = subprocess.run([sys.executable, ROOT / "tests/lint.py", tmp_path], capture_output=True, text=True)
-    assert run.stdout == "kernels:1: neither a README.md here nor a word about kernels/ in the parent's\n"
+    assert run.stdout == "kernels:1: neither a README.md here nor a word about kernels/ in one above\n"

@@ -34,7 +34,7 @@ MUON_LR, ADAMW_LR, WEIGHT_DECAY = 0.02, 3e-3, 0.01
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--batch", type=int, default=8, help="sequences a worker and step")
+    parser.add_argument("--batch", type=int, default=4, help="sequences a worker and step")
     parser.add_argument("--context", type=int, default=128, help="bytes a sequence")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
@@ -96,9 +96,45 @@ class Parity:
         self.largest = max(self.largest, largest_difference(params, own))
 
 
+class Meter:
+    """Losses (mean over workers) and milliseconds of each step."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.step_ms: list[float] = []
+        self.optimizer_ms: list[float] = []
+
+    def add(self, loss: torch.Tensor, started: float, before: float, after: float) -> dict[str, str]:
+        shown = loss.detach().clone()
+        dist.all_reduce(shown)
+        self.losses.append(shown.item() / dist.get_world_size())
+        self.step_ms.append((time.perf_counter() - started) * 1000)
+        self.optimizer_ms.append((after - before) * 1000)
+        return {"loss": f"{self.losses[-1]:.3f}", "step": f"{self.step_ms[-1]:.0f} ms",
+                "optimizer": f"{100 * self.optimizer_ms[-1] / self.step_ms[-1]:.0f} %"}
+
+
+def train_step(model: torch.nn.Module, opt: dmuon.Muon, text: torch.Tensor, step: int,
+               args: argparse.Namespace, meter: Meter) -> dict[str, str]:
+    """One step; what the progress bar shows of it."""
+    started = time.perf_counter()
+    for group in opt.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * lr_factor(step, args.steps)
+    tokens, targets = batch_of(text, seed=args.seed, step=step, rank=dist.get_rank(), batch=args.batch,
+                               context=args.context)
+    loss = model(tokens, targets)
+    loss.backward()
+    dist.barrier()  # so that waiting for the slower worker is not booked on the optimizer
+    before = time.perf_counter()
+    opt.step()
+    after = time.perf_counter()
+    opt.zero_grad()
+    return meter.add(loss, started, before, after)
+
+
 def train(args: argparse.Namespace) -> dict | None:
     """The report, on rank 0."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
     torch.manual_seed(args.seed)
     text = library_text()
     model = GPT(context=args.context)
@@ -109,47 +145,31 @@ def train(args: argparse.Namespace) -> dict | None:
                      rules=rules, job=args.job)
     parity = Parity(plain, args, text) if rank == 0 and not opt.resumed else None
     parity_steps = 0 if opt.resumed else args.parity_steps
-    losses, step_ms, optimizer_ms = [], [], []
+    meter = Meter()
     bar = tqdm(range(opt.last_step, args.steps), initial=opt.last_step, total=args.steps,
                disable=rank != 0, unit="step", mininterval=0.5)
     for step in bar:
-        started = time.perf_counter()
-        for group in opt.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * lr_factor(step, args.steps)
-        tokens, targets = batch_of(text, seed=args.seed, step=step, rank=rank, batch=args.batch,
-                                   context=args.context)
-        loss = model(tokens, targets)
-        loss.backward()
-        dist.barrier()  # so that waiting for the slower worker is not booked on the optimizer
-        before = time.perf_counter()
-        opt.step()
-        after = time.perf_counter()
-        opt.zero_grad()
-        shown = loss.detach().clone()
-        dist.all_reduce(shown)
-        losses.append(shown.item() / world_size)
-        step_ms.append((time.perf_counter() - started) * 1000)
-        optimizer_ms.append((after - before) * 1000)
-        bar.set_postfix(loss=f"{losses[-1]:.3f}", step=f"{step_ms[-1]:.0f} ms",
-                        optimizer=f"{100 * optimizer_ms[-1] / step_ms[-1]:.0f} %")
+        bar.set_postfix(train_step(model, opt, text, step, args, meter), refresh=False)
         if step < parity_steps:
             params = full_parameters(model)
             if parity:
                 parity.step(step, params)
             dist.barrier()
-    calls = opt.result.newton_schulz_calls if opt.result else 0
-    matrices = opt.plan.matrix_units
+    report = report_of(opt, meter, parity, args) if rank == 0 and meter.losses else None
     opt.close()
-    if rank != 0 or not losses:
-        return None
-    last = losses[-10:]
+    return report
+
+
+def report_of(opt: dmuon.Muon, meter: Meter, parity: Parity | None, args: argparse.Namespace) -> dict:
+    last = meter.losses[-10:]
     return {
-        "steps": len(losses), "loss_first": losses[0], "loss_last": sum(last) / len(last),
-        "step_ms_p50": statistics.median(step_ms),
-        "optimizer_ms_p50": statistics.median(optimizer_ms), "world_size": world_size,
-        "ns_calls": calls, "parity_max_rel_diff": parity.largest if parity else None,
-        "matrices": matrices, "optimizer": args.optimizer, "parallel": args.parallel,
-        "losses": losses,
+        "steps": len(meter.losses), "loss_first": meter.losses[0], "loss_last": sum(last) / len(last),
+        "step_ms_p50": statistics.median(meter.step_ms),
+        "optimizer_ms_p50": statistics.median(meter.optimizer_ms),
+        "world_size": dist.get_world_size(), "ns_calls": opt.result.newton_schulz_calls,
+        "parity_max_rel_diff": parity.largest if parity else None,
+        "matrices": opt.plan.matrix_units, "optimizer": args.optimizer, "parallel": args.parallel,
+        "losses": meter.losses,
     }
 
 

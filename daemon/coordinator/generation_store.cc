@@ -74,6 +74,9 @@ absl::Status WriteDurably(const std::string& directory, const std::string& name,
 absl::StatusOr<GenerationStore> GenerationStore::Open(const std::string& directory) {
   GenerationStore store;
   store.directory_ = directory;
+  if (mkdir(directory.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+    return SystemError("cannot make", directory);
+  }
   const std::string lock = directory + "/generation.lock";
   store.lock_ =
       wire::ScopedFd(open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRUSR | S_IWUSR));

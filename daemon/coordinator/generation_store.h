@@ -24,7 +24,7 @@ class GenerationStore {
   // Memory only: numbers live as long as the process. For a coordinator whose nodes live in the
   // same process, and for tests.
   GenerationStore() = default;
-  // `directory` must exist; the file in it is "generation". A missing file means 0. DATA_LOSS
+  // `directory` is made (one level, mode 0700) when it is missing; the file in it is "generation". A missing file means 0. DATA_LOSS
   // naming file and content when it is damaged: starting over could reuse a generation.
   // FAILED_PRECONDITION when another process has the directory; UNAVAILABLE naming the path when it
   // cannot be used.

@@ -25,11 +25,6 @@ std::string_view ResultOf(Planning planning) {
 
 }  // namespace
 
-absl::Time MonotonicNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                 std::chrono::steady_clock::now().time_since_epoch()));
-}
-
 Host::Host(HostOptions options, GenerationStore store, Metrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),

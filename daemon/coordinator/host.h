@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/metrics.h"
 #include "daemon/coordinator/coordinator.h"
 #include "daemon/coordinator/generation_store.h"
@@ -26,9 +27,6 @@
 #include "wire/mutex.h"
 
 namespace dmuon::coordinator {
-
-// A reading of the monotonic clock; the epoch means nothing.
-absl::Time MonotonicNow();
 
 struct HostOptions {
   absl::Duration lease = absl::Seconds(15);

@@ -236,7 +236,7 @@ void Engine::Begin(const v1::BeginRequest& request, absl::Time deadline,
                    Reply<v1::BeginResponse> reply) {
   absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
   if (!job.ok()) return reply(job.status());
-  (*job)->Begin(request.session_id(), deadline, request.generation(), std::move(reply));
+  (*job)->Begin(deadline, request, std::move(reply));
 }
 
 void Engine::Step(v1::StepRequest request, absl::Time deadline, Reply<v1::StepResponse> reply) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/base/log.h"
+#include "daemon/base/rpc_server.h"
 #include "dmuon/v1/coordinator.grpc.pb.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
@@ -27,17 +28,6 @@ constexpr absl::Duration kLongestBackoff = absl::Seconds(5);
 // A watch has a deadline like every call; it is simply begun again.
 constexpr absl::Duration kWatchTime = absl::Hours(1);
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, wire::kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, wire::kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(wire::kMaxMessageBytes);
-  arguments.SetMaxSendMessageSize(wire::kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
 }
@@ -46,7 +36,7 @@ class GrpcLink final : public CoordinatorLink {
  public:
   explicit GrpcLink(std::string address)
       : address_(std::move(address)),
-        stub_(v1::CoordinatorService::NewStub(Connect(address_))) {}
+        stub_(v1::CoordinatorService::NewStub(MakeChannel(address_))) {}
   ~GrpcLink() override { Stop(); }
 
   void Start(PlanSink sink, std::function<v1::JoinRequest()> join) override {

@@ -162,9 +162,9 @@ void Job::Register(SessionId session, absl::Time deadline, v1::RegisterRequest r
   });
 }
 
-void Job::Begin(SessionId session, absl::Time deadline, uint64_t generation,
+void Job::Begin(absl::Time deadline, const v1::BeginRequest& request,
                 Reply<v1::BeginResponse> reply) {
-  Post([this, session, deadline, generation, reply = std::move(reply)] {
+  Post([this, deadline, request, reply = std::move(reply)] {
     const bool resumed = core_.initialized();
     const Ticket ticket = Await([this, resumed, reply](const absl::Status& status) {
       if (!status.ok()) return reply(status);
@@ -173,7 +173,8 @@ void Job::Begin(SessionId session, absl::Time deadline, uint64_t generation,
       response.set_resumed(resumed);
       reply(std::move(response));
     });
-    CarryOut(core_.Begin(MonotonicNow(), session, ticket, deadline, generation));
+    CarryOut(core_.Begin(MonotonicNow(), request.session_id(), ticket, deadline,
+                         request.generation(), request.must_resume()));
   });
 }
 

@@ -62,7 +62,7 @@ class Job {
   // `boxes` are the request's shards, parsed; the request is valid.
   void Register(SessionId session, absl::Time deadline, v1::RegisterRequest request,
                 std::vector<wire::ShardBoxes> boxes, Reply<v1::RegisterResponse> reply);
-  void Begin(SessionId session, absl::Time deadline, uint64_t generation,
+  void Begin(absl::Time deadline, const v1::BeginRequest& request,
              Reply<v1::BeginResponse> reply);
   void Step(SessionId session, absl::Time deadline, v1::StepRequest request,
             Reply<v1::StepResponse> reply);

@@ -150,11 +150,16 @@ Actions JobCore::PlanRefused(absl::Time now, const absl::Status& status) {
 }
 
 Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
-                       uint64_t generation) {
+                       uint64_t generation, bool must_resume) {
   Actions actions;
   uint32_t rank = 0;
   Rank* r = Find(session, &rank);
   absl::Status status = CheckCaller(r, generation);
+  if (status.ok() && must_resume && !initialized_) {
+    status = Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                   absl::StrCat("job '", options_.job_id, "' has no state here: the daemon has "
+                                "restarted, and masters and momentum are lost"));
+  }
   if (status.ok() && (r->stage == Stage::kOpen || r->stage == Stage::kRegistering)) {
     status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
                    absl::StrCat("rank ", rank, " begins before it has registered"));
@@ -273,7 +278,8 @@ Actions JobCore::Close(absl::Time now, SessionId session, Ticket ticket) {
     return actions;
   }
   Answer(*r, absl::CancelledError("the session was closed"), actions);
-  r->closed = true;
+  // A rank that came back and failed before it was ready has not ended the job.
+  r->closed = r->stage == Stage::kReady;
   actions.push_back(action::ReplyTo{ticket, absl::OkStatus()});
   Detach(now, *r, actions);
   return actions;

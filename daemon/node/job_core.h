@@ -81,8 +81,9 @@ class JobCore {
   Actions PlanRefused(absl::Time now, const absl::Status& status);
   Actions ArenaGiven(absl::Time now, SessionId session, const absl::Status& status);
 
+  // `must_resume`: the worker counts on state; DATA_LOSS/STATE_LOST when the job has none.
   Actions Begin(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
-                uint64_t generation);
+                uint64_t generation, bool must_resume);
   Actions Initialized(absl::Time now, const absl::Status& status);
 
   // `hypers` stands for the hyper-parameters; all ranks must bring the same.

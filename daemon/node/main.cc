@@ -37,7 +37,8 @@ namespace {
 using dmuon::node::Engine;
 using dmuon::node::EngineOptions;
 
-constexpr absl::Duration kDrainTime = absl::Seconds(5);
+// After the engine has drained, only answers are left to send.
+constexpr absl::Duration kDrainTime = absl::Seconds(1);
 constexpr int kMaxThreadsPerSlot = 8;
 
 struct Flags {
@@ -68,7 +69,7 @@ void DescribeBehaviour(CLI::App& app, Flags& flags) {
       ->envname("DMUON_COORDINATOR")
       ->excludes(standalone);
   app.add_option("--state-dir", flags.state_dir,
-                 "With --standalone: existing directory for the highest generation, so that no "
+                 "With --standalone: directory for the highest generation, so that no "
                  "plan's number is used twice over restarts")
       ->envname("DMUON_STATE_DIR");
   app.add_option("--node-id", flags.node_id, "Name of this node; default: the host name")
@@ -126,8 +127,8 @@ void Describe(CLI::App& app, Flags& flags) {
       "Example:\n"
       "  dmuond --standalone\n"
       "  dmuonctl status\n"
-      "SIGTERM ends the running steps, answers what waits, and exits 0; a second one hurries, a\n"
-      "third exits at once. Optimizer state ends with the process.");
+      "SIGTERM ends the running steps, answers what waits, and exits 0; a third one exits at once.\n"
+      "Optimizer state ends with the process.");
 }
 
 std::string HostName() {
@@ -202,9 +203,7 @@ absl::StatusOr<CoordinatorSide> MakeCoordinatorSide(const Flags& flags, dmuon::M
 }
 
 absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side) {
-  dmuon::ShutdownWatch watch([&server](int nth) {
-    if (nth == 2) server.Shutdown(absl::ZeroDuration());
-  });
+  dmuon::ShutdownWatch watch(nullptr);
   engine.Start();
   server.SetServing(true);
   const EngineOptions& options = engine.options();

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/rpc_server.h"
 #include "dmuon/v1/node.grpc.pb.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
@@ -69,6 +70,13 @@ class Answer {
   std::atomic<bool> sent_ = false;
 };
 
+// Finishes a call that names no deadline; it must not reach the engine.
+bool Refused(const CallbackServerContext& context, ServerUnaryReactor* reactor) {
+  if (HasDeadline(context)) return false;
+  reactor->Finish(wire::ToGrpc(wire::InvalidField("the call has no deadline; every call needs one")));
+  return true;
+}
+
 class ServiceImpl final : public Service, public v1::NodeService::CallbackService {
  public:
   ServiceImpl(Engine* engine, Metrics* metrics, NodeDescription description)
@@ -79,6 +87,7 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
   ServerUnaryReactor* Open(CallbackServerContext* context, const v1::OpenRequest* request,
                            v1::OpenResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
     engine_->Open(*request, [version = description_.version,
                              reply = ReplyBy(reactor, response)](
                                 absl::StatusOr<v1::OpenResponse> opened) {
@@ -91,6 +100,7 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
   ServerUnaryReactor* Register(CallbackServerContext* context, const v1::RegisterRequest* request,
                                v1::RegisterResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
     engine_->Register(*request, AnswerBy(*context), ReplyBy(reactor, response));
     return reactor;
   }
@@ -98,6 +108,7 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
   ServerUnaryReactor* Begin(CallbackServerContext* context, const v1::BeginRequest* request,
                             v1::BeginResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
     engine_->Begin(*request, AnswerBy(*context), ReplyBy(reactor, response));
     return reactor;
   }
@@ -105,6 +116,7 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
   ServerUnaryReactor* Step(CallbackServerContext* context, const v1::StepRequest* request,
                            v1::StepResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
     engine_->Step(*request, AnswerBy(*context), ReplyBy(reactor, response));
     return reactor;
   }
@@ -112,6 +124,7 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
   ServerUnaryReactor* Close(CallbackServerContext* context, const v1::CloseRequest* request,
                             v1::CloseResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
     engine_->Close(*request, ReplyBy(reactor, response));
     return reactor;
   }

@@ -4,15 +4,12 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <openssl/evp.h>
 
 #include <array>
 #include <cstddef>
-#include <initializer_list>
-#include <memory>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/base/sha256.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/ownership.h"
 #include "daemon/plan/units.h"
@@ -33,24 +30,8 @@ std::string Serialize(const google::protobuf::Message& message) {
 
 // `canonical` has no generation, digest or reason.
 std::string HashOf(const v1::JobSpec& job, const v1::Plan& canonical) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                        &EVP_MD_CTX_free);
-  EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
-  for (const google::protobuf::Message* part :
-       std::initializer_list<const google::protobuf::Message*>{&job, &canonical}) {
-    const std::string bytes = Serialize(*part);
-    std::array<unsigned char, 8> length{};
-    for (size_t i = 0; i < length.size(); ++i) {
-      length[i] = static_cast<unsigned char>(static_cast<uint64_t>(bytes.size()) >> (8 * i) & 0xFF);
-    }
-    EVP_DigestUpdate(context.get(), length.data(), length.size());
-    EVP_DigestUpdate(context.get(), bytes.data(), bytes.size());
-  }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
-  unsigned int hash_bytes = 0;
-  EVP_DigestFinal_ex(context.get(), hash.data(), &hash_bytes);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(hash.data()), hash_bytes));
+  const std::array parts = {Serialize(job), Serialize(canonical)};
+  return Sha256Hex(parts);
 }
 
 std::vector<v1::Slot> SlotsOf(std::span<const NodeSlots> nodes) {

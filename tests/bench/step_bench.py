@@ -4,7 +4,8 @@
 
     control   a whole step() of 20 tiny matrices and 2 workers, minus the daemon's kernel time
     gather    the optimizer step of the quickstart model against torch.optim.Muon on gathered
-              gradients (full_tensor) in the same 2 workers, taking turns
+              gradients (full_tensor) in the same 2 workers, taking turns; and against the same with
+              Newton-Schulz in fp32, because torch's is bf16, which is slow on CPUs without such a unit
     outside   share of the daemon's step that none of the seven stages accounts for
 """
 
@@ -31,6 +32,7 @@ import dmuon_client as dmuon  # noqa: E402
 import trainers  # noqa: E402
 from dmuon_fixtures import Daemon  # noqa: E402
 from gpt import GPT  # noqa: E402
+from plain_muon import PlainMuon  # noqa: E402
 from worker_pool import WorkerPool  # noqa: E402
 
 WORKERS = 2
@@ -83,12 +85,12 @@ class Gather:
     """Muon inside the trainer: gather each gradient and weight, orthogonalise everything on every
     worker, keep the own rows. AdamW works on the shards."""
 
-    def __init__(self, model: torch.nn.Module, routes: dict[str, str]) -> None:
+    def __init__(self, model: torch.nn.Module, routes: dict[str, str], muon: type) -> None:
         named = dict(model.named_parameters())
         self._sharded = [named[n] for n, r in routes.items() if r == "muon"]
         rest = [named[n] for n, r in routes.items() if r == "adamw"]
         self._whole = [torch.nn.Parameter(p.full_tensor().detach().clone()) for p in self._sharded]
-        self._muon = torch.optim.Muon(self._whole, lr=1e-4, adjust_lr_fn="original")
+        self._muon = muon(self._whole, lr=1e-4)
         self._adamw = torch.optim.AdamW(rest, lr=1e-5)
 
     @torch.no_grad()
@@ -117,19 +119,22 @@ def sharded_gpt() -> torch.nn.Module:
 
 
 def against_gather(rank: int, world_size: int, address: str, metrics: str, job: str,
-                   rounds: int) -> dict[str, object]:
+                   rounds: int, torch_rounds: int) -> dict[str, object]:
     model = sharded_gpt()
     with dmuon.Muon(model, lr=1e-4, adamw=dict(lr=1e-5), job=job, address=address, verbose=False) as opt:
-        gather = Gather(model, opt.routes())
-        opt.step(), gather.step()
-        service_s, gather_s = [], []
-        for _ in range(rounds):
-            service_s.append(timed(opt.step))
-            gather_s.append(timed(gather.step))
+        plain, bf16 = (Gather(model, opt.routes(), muon) for muon in (PlainMuon, torch.optim.Muon))
+        for optimizer in (opt, plain, bf16):
+            optimizer.step()
+        times: dict[str, list[float]] = {"service": [], "fp32": [], "torch": []}
+        for turn in range(rounds):
+            times["service"].append(timed(opt.step))
+            times["fp32"].append(timed(plain.step))
+            if turn < torch_rounds:
+                times["torch"].append(timed(bf16.step))
         dist.barrier()
         seen = metrics_of(metrics, job) if rank == 0 else {}
         dist.barrier()
-    return {"service": service_s, "gather": gather_s, "metrics": seen}
+    return {**times, "metrics": seen}
 
 
 def slowest(runs: list[list[float]]) -> list[float]:
@@ -149,19 +154,19 @@ def measure_control(pool: WorkerPool, daemon: Daemon, steps: int) -> dict[str, f
     return {"whole_us_p50": whole_us, "kernel_us_mean": kernel_us, "overhead_us_p50": whole_us - kernel_us}
 
 
-def measure_gather(pool: WorkerPool, daemon: Daemon, rounds: int) -> dict[str, float]:
-    runs = pool.run(against_gather, daemon.address, metrics_address(daemon), "gather", rounds, timeout=300)
-    service, gather = (slowest([run[key] for run in runs]) for key in ("service", "gather"))
-    ratios = sorted(s / g for s, g in zip(service, gather, strict=True))
+def measure_gather(pool: WorkerPool, daemon: Daemon, rounds: int, torch_rounds: int) -> dict[str, float]:
+    runs = pool.run(against_gather, daemon.address, metrics_address(daemon), "gather", rounds, torch_rounds,
+                    timeout=600)
+    times = {key: slowest([run[key] for run in runs]) for key in ("service", "fp32", "torch")}
     seen = runs[0]["metrics"]
     in_stages = sum(v for k, v in seen.items() if k not in ("whole", "steps"))
-    return {
-        "service_ms_p50": statistics.median(service) * 1e3,
-        "gather_ms_p50": statistics.median(gather) * 1e3,
-        "ratio_p50": statistics.median(ratios), "ratio_low": ratios[len(ratios) // 10],
-        "ratio_high": ratios[-1 - len(ratios) // 10], "daemon_ms_mean": seen["whole"] / seen["steps"] * 1e3,
-        "outside_stages": 1.0 - in_stages / seen["whole"],
-    }
+    found = {f"{key}_ms_p50": statistics.median(values) * 1e3 for key, values in times.items()}
+    for key in ("fp32", "torch"):
+        ratios = sorted(s / g for s, g in zip(times["service"], times[key], strict=False))
+        found |= {f"{key}_ratio_p50": statistics.median(ratios), f"{key}_ratio_low": ratios[len(ratios) // 10],
+                  f"{key}_ratio_high": ratios[-1 - len(ratios) // 10]}
+    return found | {"daemon_ms_mean": seen["whole"] / seen["steps"] * 1e3,
+                    "outside_stages": 1.0 - in_stages / seen["whole"]}
 
 
 def main() -> None:
@@ -169,24 +174,29 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path, help="writes rows and summary")
     parser.add_argument("--steps", type=int, default=500, help="of the control part")
     parser.add_argument("--rounds", type=int, default=20, help="turns of the gather part")
+    parser.add_argument("--torch-rounds", type=int, default=3, help="of them with torch.optim.Muon")
     args = parser.parse_args()
     daemon = Daemon("--slots", str(WORKERS), "--threads-per-slot", "1")
     with contextlib.closing(daemon.start()), WorkerPool(WORKERS) as pool:
         parts = {"control": measure_control(pool, daemon, args.steps),
-                 "gather": measure_gather(pool, daemon, args.rounds)}
+                 "gather": measure_gather(pool, daemon, args.rounds, args.torch_rounds)}
     rows = [{"part": part, "what": what, "value": value}
             for part, values in parts.items() for what, value in values.items()]
     for row in rows:
         print(f"{row['part']:8}  {row['what']:16}  {row['value']:12.3f}")
+    gather = parts["gather"]
+    # Ratios are service time / gather time: below 1 the service is faster.
     summary = {
         "control_overhead_us_p50": parts["control"]["overhead_us_p50"],
-        "optimizer_vs_gather": parts["gather"]["ratio_p50"],  # service time / gather time; below 1 is faster
-        "outside_stages": parts["gather"]["outside_stages"],
+        "optimizer_vs_gather": gather["torch_ratio_p50"],
+        "optimizer_vs_gather_fp32": gather["fp32_ratio_p50"],
+        "outside_stages": gather["outside_stages"],
     }
-    print(f"\ncontrol overhead {summary['control_overhead_us_p50']:.0f} us (target 1000); the service takes "
-          f"{summary['optimizer_vs_gather']:.2f} of the time of gathering (80 % of turns between "
-          f"{parts['gather']['ratio_low']:.2f} and {parts['gather']['ratio_high']:.2f}); "
-          f"{100 * summary['outside_stages']:.1f} % of the daemon's step outside the stages")
+    print(f"\ncontrol overhead {summary['control_overhead_us_p50']:.0f} us (target 1000)")
+    for key, name in (("torch", "torch.optim.Muon"), ("fp32", "Muon in fp32")):
+        print(f"the service takes {gather[f'{key}_ratio_p50']:.3f} of the time of {name} after gathering (80 % of "
+              f"turns from {gather[f'{key}_ratio_low']:.3f} to {gather[f'{key}_ratio_high']:.3f})")
+    print(f"{100 * summary['outside_stages']:.1f} % of the daemon's step is outside the stages")
     if args.json:
         args.json.write_text(json.dumps({"rows": rows, "summary": summary}, indent=2) + "\n")
 

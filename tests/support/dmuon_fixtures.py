@@ -44,7 +44,6 @@ class Daemon:
         self.log_path = self.directory / "log"
         self._state = self.directory / "state"
         self._state.mkdir()
-        (self.directory / "state").mkdir()
         self._flags = flags
         self._process: subprocess.Popen | None = None
 

@@ -194,8 +194,7 @@ class Muon(torch.optim.Optimizer):
             self._fill_params()
             self.last_step, self.resumed = self._session.begin()
         except BaseException:
-            # Closing could end a job whose state a corrected program still wants.
-            self._session.abandon()
+            self._session.close()  # frees the rank; a job that has state keeps it
             raise
         if self.resumed:
             self._deliver()

@@ -174,10 +174,6 @@ class Session:
             client, self._client = self._client, ctypes.c_void_p()
             self._library.dmuon_close(client)
 
-    def abandon(self) -> None:
-        """Leaves the session to the end of the process, which the daemon takes for a worker's death."""
-        atexit.unregister(self._close_at_exit)
-
     def _close_at_exit(self) -> None:
         # The interpreter leaves an exception that ended the program in sys.last_type; a restarted
         # program will want the state then. A child of multiprocessing cannot tell how it ends.

@@ -85,9 +85,10 @@ TEST_F(GenerationStoreTest, AFailedWriteKeepsTheOldNumber) {
   EXPECT_EQ(Content(), "4\n");
 }
 
-TEST_F(GenerationStoreTest, AMissingDirectoryIsNamed) {
-  const auto store = GenerationStore::Open(dir_.path() + "/none");
-  EXPECT_THAT(std::string(store.status().message()), HasSubstr(dir_.path() + "/none"));
+TEST_F(GenerationStoreTest, AMissingDirectoryIsMadeButNotItsParents) {
+  EXPECT_TRUE(GenerationStore::Open(dir_.path() + "/new").ok());
+  const auto store = GenerationStore::Open(dir_.path() + "/none/deeper");
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr(dir_.path() + "/none/deeper"));
 }
 
 TEST(MemoryGenerationStoreTest, LivesAsLongAsTheProcess) {

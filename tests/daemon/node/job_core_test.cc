@@ -66,7 +66,7 @@ class JobCoreTest : public ::testing::Test {
     return core_.Register(At(at), 10 + rank, ticket, absl::InfiniteFuture(), digest);
   }
   Actions Begin(uint32_t rank, Ticket ticket, double at = 0) {
-    return core_.Begin(At(at), 10 + rank, ticket, absl::InfiniteFuture(), kGeneration);
+    return core_.Begin(At(at), 10 + rank, ticket, absl::InfiniteFuture(), kGeneration, false);
   }
   Actions Step(uint32_t rank, Ticket ticket, uint64_t step, double at = 0,
                const std::string& hypers = "h") {
@@ -210,7 +210,7 @@ TEST_F(JobCoreTest, ADeadWorkersArrivalIsWithdrawnUntilItReturns) {
   EXPECT_THAT(Words(core_.Register(At(2), 21, 5, absl::InfiniteFuture(), "d")),
               ElementsAre("arena 21"));
   Words(core_.ArenaGiven(At(2), 21, absl::OkStatus()));
-  EXPECT_THAT(Words(core_.Begin(At(2), 21, 6, absl::InfiniteFuture(), kGeneration)),
+  EXPECT_THAT(Words(core_.Begin(At(2), 21, 6, absl::InfiniteFuture(), kGeneration, true)),
               ElementsAre("deliver 21", "reply 6"));
   EXPECT_THAT(
       Words(core_.Step(At(3), 21, 7, absl::InfiniteFuture(), kGeneration, 2, "h")),
@@ -261,6 +261,17 @@ TEST_F(JobCoreTest, BeginAndStepOutOfOrderAreRefused) {
   EXPECT_EQ(wire::ReasonOf(Told(4)), v1::ERROR_REASON_NOT_READY);
 }
 
+TEST_F(JobCoreTest, AWorkerThatCountsOnStateIsToldWhenThereIsNone) {
+  Attach(0);
+  Attach(1);
+  Words(Register(0, 1));
+  Words(Register(1, 2));
+  Words(core_.PlanArrived(At(0), kGeneration));
+  for (uint32_t rank : {0U, 1U}) Words(core_.ArenaGiven(At(0), 10 + rank, absl::OkStatus()));
+  Words(core_.Begin(At(0), 10, 3, absl::InfiniteFuture(), kGeneration, true));
+  EXPECT_EQ(wire::ReasonOf(Told(3)), v1::ERROR_REASON_STATE_LOST);
+}
+
 TEST_F(JobCoreTest, BadInitialParametersAreToldToAllAndMayBeCorrected) {
   Start();
   JobCore fresh({.job_id = "job", .world_size = 1});
@@ -268,10 +279,10 @@ TEST_F(JobCoreTest, BadInitialParametersAreToldToAllAndMayBeCorrected) {
   Words(fresh.Register(At(0), 10, 1, absl::InfiniteFuture(), "d"));
   Words(fresh.PlanArrived(At(0), 1));
   Words(fresh.ArenaGiven(At(0), 10, absl::OkStatus()));
-  Words(fresh.Begin(At(0), 10, 2, absl::InfiniteFuture(), 1));
+  Words(fresh.Begin(At(0), 10, 2, absl::InfiniteFuture(), 1, false));
   Words(fresh.Initialized(At(0), wire::InvalidField("NaN in 'w'")));
   EXPECT_EQ(Told(2).message(), "NaN in 'w'");
-  EXPECT_THAT(Words(fresh.Begin(At(0), 10, 3, absl::InfiniteFuture(), 1)),
+  EXPECT_THAT(Words(fresh.Begin(At(0), 10, 3, absl::InfiniteFuture(), 1, false)),
               ElementsAre("initialize"));
 }
 
@@ -279,6 +290,19 @@ TEST_F(JobCoreTest, TheJobEndsWhenTheLastWorkerCloses) {
   Start();
   EXPECT_THAT(Words(core_.Close(At(1), 10, 8)), ElementsAre("reply 8", "drop 10"));
   EXPECT_THAT(Words(core_.Close(At(1), 11, 9)), ElementsAre("reply 9", "drop 11", "end"));
+}
+
+TEST_F(JobCoreTest, ReturningWorkersThatFailBeforeTheyAreReadyDoNotEndTheJob) {
+  Start();
+  Apply(1);
+  Words(core_.Gone(At(1), 10));
+  Words(core_.Gone(At(1), 11));
+  for (uint32_t rank : {0U, 1U}) {
+    ASSERT_TRUE(core_.Open(At(2), rank, 20 + rank).ok());
+    Words(core_.Register(At(2), 20 + rank, 5, absl::InfiniteFuture(), "something else"));
+  }
+  for (uint32_t rank : {0U, 1U}) Words(core_.Close(At(3), 20 + rank, 6 + rank));
+  EXPECT_THAT(core_.Describe(), HasSubstr("state of step 1"));
 }
 
 TEST_F(JobCoreTest, StateOutlivesDeadWorkersForTheOrphanTimeout) {

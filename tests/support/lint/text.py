@@ -22,7 +22,7 @@ UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 FORBIDDEN_FOLDERS = {"common", "utils", "internal"}
 # Folders that hold one thing of their parent's.
 NO_README = {"client/include", "client/include/dmuon", "proto/dmuon", "proto/dmuon/v1", "proto/google",
-             "proto/google/rpc", ".ci"}
+             "proto/google/rpc", "client/python/dmuon_client", ".ci"}
 
 
 def check(root: pathlib.Path, files: list[pathlib.Path]) -> Iterator[str]:
@@ -70,8 +70,8 @@ def _check_folders(root: pathlib.Path, files: list[pathlib.Path]) -> Iterator[st
             continue  # they mirror the tree; tests/README.md covers them
         if str(folder) in NO_README or f"{folder}/README.md" in present:
             continue
-        parent = root / folder.parent / "README.md"
-        if folder.parent == pathlib.Path(".") or not parent.exists() or f"{folder.name}/" not in parent.read_text():
-            yield f"{folder}:1: neither a README.md here nor a word about {folder.name}/ in the parent's"
+        above = next((f"{up}/README.md" for up in folder.parents if f"{up}/README.md" in present), None)
+        if above is None or f"{folder.name}/" not in (root / above).read_text():
+            yield f"{folder}:1: neither a README.md here nor a word about {folder.name}/ in one above"
     if "README.md" not in present:
         yield "README.md:1: missing"

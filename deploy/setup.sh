@@ -19,6 +19,8 @@ PACKAGES=(
 )
 TEST_PACKAGES=(clang curl)
 PYTHON_PACKAGES=(torch==2.13.0 numpy safetensors pytest matplotlib tqdm)
+# Other users of gRPC and protobuf in one process with the client.
+TEST_PYTHON_PACKAGES=(grpcio tensorboard)
 
 say() { echo "setup: $*"; }
 die() { echo "setup: $*" >&2; exit 1; }
@@ -141,6 +143,7 @@ if [ "$tests" = yes ]; then
   command -v prometheus >/dev/null || wanted+=(prometheus)
   command -v npm >/dev/null || wanted+=(npm)
 fi
+[ "$tests" = no ] || PYTHON_PACKAGES+=("${TEST_PYTHON_PACKAGES[@]}")
 install_packages "${wanted[@]}"
 setup_python
 report_cuda

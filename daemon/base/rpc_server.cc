@@ -29,6 +29,8 @@ namespace {
 constexpr int kMinPingMs = wire::kKeepaliveMs / 2;
 // Calls at once on one connection. A worker has two or three.
 constexpr int kMaxStreams = 256;
+constexpr int kReconnectMs = 200;
+constexpr int kLongestReconnectMs = 2'000;
 
 // The reflection plug-in registers itself with every builder of the process; this takes it out.
 class WithoutReflection : public grpc::ServerBuilderOption {
@@ -157,6 +159,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   args.SetMaxSendMessageSize(wire::kMaxMessageBytes);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // The default waits up to two minutes before it dials a peer again that has been away.
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMs);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMs);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestReconnectMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, wire::kKeepaliveMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, wire::kKeepaliveTimeoutMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);

@@ -101,7 +101,7 @@ class GrpcLink final : public CoordinatorLink {
         LogWarning("coordinator ", address_, ": ", status.message());
         last_error = std::string(status.message());
       }
-      Sleep(backoff);
+      Sleep(backoff, /*or_watch_end=*/false);
       backoff = std::min(backoff * 2, kLongestBackoff);
     }
   }
@@ -114,6 +114,10 @@ class GrpcLink final : public CoordinatorLink {
     backoff = kFirstBackoff;
     last_error.clear();
     LogInfo("joined coordinator ", address_, ", lease ", joined.lease_seconds(), " s");
+    {
+      wire::MutexLock lock(mu_);
+      watch_ended_ = false;
+    }
     std::thread watcher([this] { WatchPlans(); });
     const absl::Status status = Beat(absl::Seconds(joined.lease_seconds()) / 3);
     {
@@ -124,17 +128,17 @@ class GrpcLink final : public CoordinatorLink {
     return status;
   }
 
+  // Until a beat fails or the stream of plans ends, which it does at once when the coordinator dies.
   absl::Status Beat(absl::Duration period) {
     v1::BeatRequest request;
     *request.mutable_node() = node_;
     while (true) {
-      Sleep(period);
+      Sleep(period, /*or_watch_end=*/true);
       if (Stopping()) return absl::OkStatus();
+      if (WatchEnded()) return absl::UnavailableError("the stream of plans has ended");
       v1::BeatResponse response;
       DMUON_RETURN_IF_ERROR(Call(
           [&](grpc::ClientContext* context) { return stub_->Beat(context, request, &response); }));
-      wire::MutexLock lock(mu_);
-      if (watch_ == nullptr) return absl::UnavailableError("the stream of plans has ended");
     }
   }
 
@@ -155,8 +159,15 @@ class GrpcLink final : public CoordinatorLink {
     {
       wire::MutexLock lock(mu_);
       watch_ = nullptr;
+      watch_ended_ = true;
     }
+    changed_.NotifyAll();
     if (!Stopping()) LogInfo("stream of plans ended: ", status.message());
+  }
+
+  bool WatchEnded() {
+    wire::MutexLock lock(mu_);
+    return watch_ended_;
   }
 
   bool Stopping() {
@@ -164,10 +175,10 @@ class GrpcLink final : public CoordinatorLink {
     return stopping_;
   }
 
-  void Sleep(absl::Duration duration) {
+  void Sleep(absl::Duration duration, bool or_watch_end) {
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
     wire::MutexLock lock(mu_);
-    while (!stopping_ && changed_.WaitUntil(mu_, until)) {
+    while (!stopping_ && !(or_watch_end && watch_ended_) && changed_.WaitUntil(mu_, until)) {
     }
   }
 
@@ -180,6 +191,7 @@ class GrpcLink final : public CoordinatorLink {
   wire::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mu_) = nullptr;  // while a watch runs
+  bool watch_ended_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 

@@ -250,7 +250,7 @@ void TestWorker::FillParams(float (*value)(size_t, int64_t)) {
   }
 }
 
-TestRun::TestRun(Engine* engine, const TestJob& job) : job_(&job) {
+TestRun::TestRun(Engine* engine, const TestJob& job) {
   for (uint32_t rank = 0; rank < job.spec.world_size(); ++rank) {
     workers_.push_back(std::make_unique<TestWorker>(engine, &job, rank));
   }

@@ -121,7 +121,6 @@ class TestRun {
   static float Gradient(size_t tensor, int64_t index, uint64_t step);
 
  private:
-  const TestJob* job_;
   std::vector<std::unique_ptr<TestWorker>> workers_;
 };
 

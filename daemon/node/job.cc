@@ -237,6 +237,11 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
                                    wire::ReasonFromName(refusal.reason()), refusal.message())));
       return;
     }
+    // A plan that was on its way when a former job of this id ended; ours comes after all ranks are in.
+    if (shards_.size() < world_size_ && event.plan().nodes_size() == 1) {
+      LogInfo("job ", job_id_, ": generation ", event.plan().generation(), " is of a former life");
+      return;
+    }
     if (absl::Status status = Adopt(event.plan()); !status.ok()) {
       LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
       Release();

@@ -62,7 +62,7 @@ class OwnedState {
   absl::Status Load(size_t i, const WorkerBoxes& workers);
 
   // Sums the workers' pieces, in rank order, into the unit's gradient (the mean where they are not
-  // reduced) and measures it. `has_gradient(rank)` false: that piece counts as zeros.
+  // reduced) and measures it. The pieces of `missing` ranks count as zeros.
   void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
 
   // The update direction, orthogonalised, into the slot's scratch. No state changes. Only for units

@@ -77,12 +77,12 @@ part_python() {
   cases python $?
 }
 
-part_asan() { UBSAN_OPTIONS=print_stacktrace=1 build_and_test asan -E AWorkerKilledAtRandomMoments; }
+part_asan() { UBSAN_OPTIONS=print_stacktrace=1 build_and_test asan; }
 
 # gRPC, protobuf and others come without instrumentation; their accesses are left out, not their
 # names: a race of ours inside their callbacks is still found.
 part_tsan() {
-  TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$PWD/tests/tsan.supp" build_and_test tsan -E AWorkerKilledAtRandomMoments
+  TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$PWD/tests/tsan.supp" build_and_test tsan
 }
 
 part_clang() { build clang; }

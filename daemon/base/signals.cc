@@ -15,7 +15,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "wire/mutex.h"
@@ -51,9 +50,8 @@ void BlockShutdownSignals() {
 }
 
 struct ShutdownWatch::Impl {
-  explicit Impl(std::function<void(int)> callback)
-      : on_signal(std::move(callback)),
-        stop(OrDie(eventfd(0, EFD_CLOEXEC), "eventfd")),
+  Impl()
+      : stop(OrDie(eventfd(0, EFD_CLOEXEC), "eventfd")),
         signals(OrDie(MakeSignalFd(), "signalfd")) {
     thread = std::thread([this] { Read(); });
   }
@@ -65,7 +63,7 @@ struct ShutdownWatch::Impl {
 
   void Read() {
     std::array<pollfd, 2> fds = {{{signals.get(), POLLIN, 0}, {stop.get(), POLLIN, 0}}};
-    for (int nth = 1;;) {
+    for (bool draining = false;;) {
       if (poll(fds.data(), fds.size(), -1) < 0) {
         if (errno == EINTR) continue;
         return;
@@ -73,10 +71,9 @@ struct ShutdownWatch::Impl {
       if (fds[1].revents != 0) return;
       signalfd_siginfo info{};
       if (read(signals.get(), &info, sizeof info) != sizeof info) continue;
-      if (nth >= 3) _exit(128 + static_cast<int>(info.ssi_signo));
-      if (on_signal) on_signal(nth);
+      if (draining) _exit(128 + static_cast<int>(info.ssi_signo));
+      draining = true;
       Trigger();
-      ++nth;
     }
   }
 
@@ -86,7 +83,6 @@ struct ShutdownWatch::Impl {
     changed.NotifyAll();
   }
 
-  const std::function<void(int)> on_signal;
   const wire::ScopedFd stop;
   const wire::ScopedFd signals;
 
@@ -97,8 +93,7 @@ struct ShutdownWatch::Impl {
   std::thread thread;  // last: everything it uses is above
 };
 
-ShutdownWatch::ShutdownWatch(std::function<void(int nth)> on_signal)
-    : impl_(std::make_unique<Impl>(std::move(on_signal))) {}
+ShutdownWatch::ShutdownWatch() : impl_(std::make_unique<Impl>()) {}
 
 ShutdownWatch::~ShutdownWatch() {
   const uint64_t one = 1;

@@ -7,16 +7,15 @@
 //   int main() {
 //     BlockShutdownSignals();          // first: threads inherit the mask of their parent
 //     ...
-//     ShutdownWatch watch([&](int nth) { if (nth == 2) server->Shutdown(absl::ZeroDuration()); });
+//     ShutdownWatch watch;
 //     watch.Wait();                    // the first signal
 //     ... drain ...
 //   }
 //
-// The first signal asks for a drain, the second for a short one, the third ends the process at once
-// with status 128 + signal number.
+// The first signal asks for a drain; the second ends the process at once with status 128 + signal
+// number.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 namespace dmuon {
@@ -27,9 +26,8 @@ void BlockShutdownSignals();
 
 class ShutdownWatch {
  public:
-  // Starts the thread that reads the signals. It calls `on_signal` with 1 and 2; `on_signal` must be
-  // quick, must be thread-safe against the rest of the process, and may be empty.
-  explicit ShutdownWatch(std::function<void(int nth)> on_signal);
+  // Starts the thread that reads the signals.
+  ShutdownWatch();
   // Stops the thread. Signals that come later stay blocked.
   ~ShutdownWatch();
   ShutdownWatch(const ShutdownWatch&) = delete;

@@ -28,22 +28,6 @@ absl::Status SpecMismatch(absl::string_view message) {
                      message);
 }
 
-v1::WatchPlansResponse PlanEvent(const v1::Plan& plan) {
-  v1::WatchPlansResponse event;
-  *event.mutable_plan() = plan;
-  return event;
-}
-
-v1::WatchPlansResponse RefusalEvent(const std::string& job_id, const absl::Status& why) {
-  v1::WatchPlansResponse event;
-  v1::Refusal& refusal = *event.mutable_refusal();
-  refusal.set_job_id(job_id);
-  refusal.set_code(static_cast<int32_t>(why.code()));
-  refusal.set_message(std::string(why.message()));
-  refusal.set_reason(std::string(wire::ReasonName(wire::ReasonOf(why))));
-  return event;
-}
-
 std::string SerializeShards(const v1::RegisterWorkerRequest& request) {
   v1::RegisterWorkerRequest only_shards;
   *only_shards.mutable_shards() = request.shards();
@@ -98,6 +82,33 @@ void AddReason(absl::string_view text, Outcome& outcome) {
 }
 
 }  // namespace
+
+uint64_t Coordinator::Job::LastSequence(const std::string& node_id) const {
+  uint64_t last = 0;
+  for (const auto& [rank, registration] : ranks) {
+    if (registration.node_id == node_id) last = std::max(last, registration.sequence);
+  }
+  return last;
+}
+
+v1::WatchPlansResponse Coordinator::Job::PlanEvent(const std::string& node_id) const {
+  v1::WatchPlansResponse event;
+  *event.mutable_plan() = *plan;
+  event.set_last_sequence(LastSequence(node_id));
+  return event;
+}
+
+v1::WatchPlansResponse Coordinator::Job::RefusalEvent(const std::string& node_id,
+                                                      const absl::Status& why) const {
+  v1::WatchPlansResponse event;
+  v1::Refusal& refusal = *event.mutable_refusal();
+  refusal.set_job_id(spec.job_id());
+  refusal.set_code(static_cast<int32_t>(why.code()));
+  refusal.set_message(std::string(why.message()));
+  refusal.set_reason(std::string(wire::ReasonName(wire::ReasonOf(why))));
+  event.set_last_sequence(LastSequence(node_id));
+  return event;
+}
 
 Coordinator::Coordinator(Options options)
     : options_(options), highest_generation_(options.highest_generation) {}
@@ -275,7 +286,8 @@ Outcome Coordinator::RegisterWaiting(const v1::RegisterWorkerRequest& request) {
     Refuse(job, why, "", outcome);
     return outcome;
   }
-  waiting.ranks[request.rank()] = {request.node().node_id(), SerializeShards(request)};
+  waiting.ranks[request.rank()] = {request.node().node_id(), request.sequence(),
+                                   SerializeShards(request)};
   if (waiting.ranks.size() == waiting.spec.world_size()) {
     PlanJob(job, outcome);
   } else {
@@ -310,11 +322,11 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
     return Fail(SpecMismatch(absl::StrCat("job '", id, "' runs and ", who, " has other shards: ",
                                           ShardDifference(job.spec, request, old))));
   }
-  job.ranks[request.rank()] = {node_id, std::move(shards)};
+  job.ranks[request.rank()] = {node_id, request.sequence(), std::move(shards)};
   Outcome outcome;
   outcome.reason = absl::StrCat("job ", id, ": ", who, " is back, generation ",
                                 job.plan->generation(), " stays");
-  outcome.outgoing.push_back({node_id, PlanEvent(*job.plan)});
+  outcome.outgoing.push_back({node_id, job.PlanEvent(node_id)});
   return outcome;
 }
 
@@ -350,7 +362,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",
                                 ready.plan->units_size(), " units on ", nodes.size(), " nodes (",
                                 why, ")");
-  for (const std::string& id : node_ids) outcome.outgoing.push_back({id, PlanEvent(*ready.plan)});
+  for (const std::string& id : node_ids) outcome.outgoing.push_back({id, ready.PlanEvent(id)});
 }
 
 void Coordinator::Refuse(Jobs::iterator job, const absl::Status& why, absl::string_view except,
@@ -360,7 +372,7 @@ void Coordinator::Refuse(Jobs::iterator job, const absl::Status& why, absl::stri
   for (const auto& [node_id, incarnation] : job->second.incarnations) concerned.insert(node_id);
   for (const std::string& node_id : concerned) {
     if (node_id == except) continue;
-    outcome.outgoing.push_back({node_id, RefusalEvent(job->first, why)});
+    outcome.outgoing.push_back({node_id, job->second.RefusalEvent(node_id, why)});
   }
   jobs_.erase(job);
 }
@@ -381,7 +393,7 @@ std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string
   std::vector<v1::WatchPlansResponse> events;
   for (const auto& [id, job] : jobs_) {
     if (job.plan.has_value() && job.incarnations.count(node_id) > 0) {
-      events.push_back(PlanEvent(*job.plan));
+      events.push_back(job.PlanEvent(node_id));
     }
   }
   return events;

@@ -102,6 +102,7 @@ class Coordinator {
   // says the same again.
   struct Registration {
     std::string node_id;
+    uint64_t sequence = 0;
     std::string shards;  // a serialised RegisterWorkerRequest with nothing but shards
   };
   struct Job {
@@ -111,6 +112,12 @@ class Coordinator {
     std::optional<v1::Plan> plan;
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
+
+    [[nodiscard]] v1::WatchPlansResponse PlanEvent(const std::string& node_id) const;
+    [[nodiscard]] v1::WatchPlansResponse RefusalEvent(const std::string& node_id,
+                                                      const absl::Status& why) const;
+    // Of the node's registrations.
+    [[nodiscard]] uint64_t LastSequence(const std::string& node_id) const;
   };
   using Jobs = std::map<std::string, Job>;
 

@@ -68,7 +68,7 @@ void Describe(CLI::App& app, Flags& flags) {
       "  dmuon-coordinator --listen 127.0.0.1:7460 --state-dir /var/lib/dmuon\n"
       "  dmuond --coordinator 127.0.0.1:7460\n"
       "  dmuonctl status\n"
-      "SIGTERM drains and exits 0; a second one drains at once.");
+      "SIGTERM drains and exits 0; a second one exits at once.");
 }
 
 // A connection that is dead is found before the node behind it is declared dead, so a node has the
@@ -103,9 +103,7 @@ absl::Status Serve(const Flags& flags) {
   options.service_names = {std::string(dmuon::coordinator::kServiceName)};
   DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::RpcServer> server,
                          dmuon::RpcServer::Start(options, {service->grpc_service()}, &metrics));
-  dmuon::ShutdownWatch watch([&server](int nth) {
-    if (nth == 2) server->Shutdown(absl::ZeroDuration());
-  });
+  dmuon::ShutdownWatch watch;
   server->SetServing(true);
   dmuon::LogInfo("dmuon-coordinator ", dmuon::VersionText(), " listens on ", server->address(),
                  "; keepalive ", dmuon::wire::kKeepaliveMs + dmuon::wire::kKeepaliveTimeoutMs,

@@ -146,6 +146,7 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
   environment.link = link_;
   environment.metrics = metrics_;
   environment.budget = &budget_;
+  environment.registrations = &registrations_;
   environment.on_end = [this](const std::string& job_id) { OnJobEnd(job_id); };
   environment.on_session_dropped = [this](SessionId session) { OnSessionDropped(session); };
   auto job = std::make_shared<Job>(std::move(core), std::move(environment));

@@ -98,6 +98,7 @@ class Engine : public ChannelOwner {
   Metrics* const metrics_;
   kernels::Backend* const backend_;
   MemoryBudget budget_;
+  std::atomic<uint64_t> registrations_{0};  // sent to the coordinator
 
   // A job's lock may be taken while this one is held, never the other way round.
   mutable wire::Mutex mu_;

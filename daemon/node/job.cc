@@ -155,8 +155,7 @@ void Job::Register(SessionId session, absl::Time deadline, v1::RegisterRequest r
       reply(RegisteredResponse(session));
     });
     if (it != sessions_.end() && core_.generation() == 0) {
-      shards_[it->second->rank()] = std::move(boxes);
-      registrations_[session] = std::move(request);
+      unsent_[session] = {std::move(request), std::move(boxes)};
     }
     CarryOut(core_.Register(MonotonicNow(), session, ticket, deadline, digest));
   });
@@ -229,27 +228,43 @@ void Job::Gone(SessionId session) {
 void Job::OnPlanEvent(v1::WatchPlansResponse event) {
   Post([this, event = std::move(event)] {
     if (core_.generation() != 0) return;  // a planned job keeps its plan while it lives
+    const std::vector<uint32_t> answered = AnsweredRanks(event.last_sequence());
     if (event.has_refusal()) {
       const v1::Refusal& refusal = event.refusal();
       LogWarning("job ", job_id_, ": refused: ", refusal.message());
-      CarryOut(core_.PlanRefused(
-          MonotonicNow(), wire::Error(static_cast<absl::StatusCode>(refusal.code()),
-                                   wire::ReasonFromName(refusal.reason()), refusal.message())));
+      Refuse(answered, wire::Error(static_cast<absl::StatusCode>(refusal.code()),
+                                   wire::ReasonFromName(refusal.reason()), refusal.message()));
       return;
     }
-    // A plan that was on its way when a former job of this id ended; ours comes after all ranks are in.
-    if (shards_.size() < world_size_ && event.plan().nodes_size() == 1) {
-      LogInfo("job ", job_id_, ": generation ", event.plan().generation(), " is of a former life");
+    // Made for a former job of this id, or before a rank registered anew: ours is on its way.
+    const bool here = event.plan().nodes_size() == 1;
+    if (answered.size() < (here ? world_size_ : std::max<size_t>(accepted_.size(), 1))) {
+      LogInfo("job ", job_id_, ": generation ", event.plan().generation(),
+              " is older than the registrations here");
       return;
     }
     if (absl::Status status = Adopt(event.plan()); !status.ok()) {
       LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
       Release();
-      CarryOut(core_.PlanRefused(MonotonicNow(), status));
+      Refuse(answered, status);
       return;
     }
+    unsent_.clear();
     CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation()));
   });
+}
+
+std::vector<uint32_t> Job::AnsweredRanks(uint64_t last_sequence) const {
+  std::vector<uint32_t> ranks;
+  for (const auto& [rank, shards] : accepted_) {
+    if (shards.sequence <= last_sequence) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Job::Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why) {
+  for (const uint32_t rank : ranks) accepted_.erase(rank);
+  CarryOut(core_.PlanRefused(MonotonicNow(), ranks, why));
 }
 
 absl::Status Job::Adopt(const v1::Plan& plan) {
@@ -259,7 +274,7 @@ absl::Status Job::Adopt(const v1::Plan& plan) {
                      " nodes; all workers of a job must be attached to one daemon"));
   }
   for (uint32_t rank = 0; rank < world_size_; ++rank) {
-    if (!shards_.contains(rank)) {
+    if (!accepted_.contains(rank)) {
       return absl::FailedPreconditionError(
           absl::StrCat("job '", job_id_, "': rank ", rank, " is not registered on this node"));
     }
@@ -270,7 +285,7 @@ absl::Status Job::Adopt(const v1::Plan& plan) {
                                 absl::StrCat("the optimizer state of job '", job_id_, "'")));
   plan_ = plan;
   workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
-  for (auto& [rank, shards] : shards_) workers_->SetShards(rank, shards);
+  for (auto& [rank, shards] : accepted_) workers_->SetShards(rank, shards.boxes);
   workers_->Finish();
   kernels::Backend* backend = environment_.backend;
   const int threads = environment_.threads_per_slot;
@@ -313,30 +328,37 @@ void Job::CarryOut(Actions actions) {
 
 // Kept and sent again while there is no coordinator; the waiting request's deadline bounds it.
 void Job::SendRegistration(SessionId session) {
-  const auto it = registrations_.find(session);
-  if (it == registrations_.end()) return;
+  const auto it = unsent_.find(session);
+  if (it == unsent_.end()) return;
+  const uint32_t rank = sessions_.at(session)->rank();
+  const uint64_t sequence = environment_.registrations->fetch_add(1) + 1;
   v1::RegisterWorkerRequest request;
   *request.mutable_node() = environment_.node;
-  request.set_rank(sessions_.at(session)->rank());
-  *request.mutable_job() = it->second.job();
-  *request.mutable_shards() = it->second.shards();
+  request.set_rank(rank);
+  *request.mutable_job() = it->second.request.job();
+  *request.mutable_shards() = it->second.request.shards();
+  request.set_sequence(sequence);
   const absl::Status status = environment_.link->RegisterWorker(std::move(request));
   if (absl::IsUnavailable(status) || absl::IsNotFound(status)) {
     resend_at_ = MonotonicNow() + kResendPeriod;
     return;
   }
-  // The coordinator has compared the specification with the other ranks'.
-  if (status.ok()) spec_ = std::move(*it->second.mutable_job());
-  registrations_.erase(it);
-  if (!status.ok()) CarryOut(core_.ArenaGiven(MonotonicNow(), session, status));
+  Registration registration = std::move(it->second);
+  unsent_.erase(it);
+  if (status.ok()) {
+    // The coordinator has compared the specification with the other ranks'.
+    spec_ = std::move(*registration.request.mutable_job());
+    accepted_[rank] = {sequence, std::move(registration.boxes)};
+  }
+  CarryOut(core_.RegistrationAnswered(MonotonicNow(), session, status));
 }
 
 void Job::ResendRegistrations() {
   if (MonotonicNow() < resend_at_) return;
   resend_at_ = absl::InfiniteFuture();
-  std::vector<SessionId> unsent;
-  for (const auto& [session, request] : registrations_) unsent.push_back(session);
-  for (const SessionId session : unsent) SendRegistration(session);
+  std::vector<SessionId> sessions;
+  for (const auto& [session, registration] : unsent_) sessions.push_back(session);
+  for (const SessionId session : sessions) SendRegistration(session);
 }
 
 absl::Status Job::GiveArena(SessionId session) {
@@ -385,7 +407,7 @@ void Job::DropSession(SessionId session) {
   if (workers_) workers_->SetArena(it->second->rank(), nullptr);
   it->second->arena = wire::Arena();
   it->second->arena_share = MemoryBudget::Share();
-  registrations_.erase(session);
+  unsent_.erase(session);
   sessions_.erase(it);
   environment_.on_session_dropped(session);
 }

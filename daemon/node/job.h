@@ -5,6 +5,7 @@
 // actions and runs the step pipeline; gRPC threads post and return.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -44,6 +45,7 @@ struct JobEnvironment {
   CoordinatorLink* link = nullptr;
   Metrics* metrics = nullptr;
   MemoryBudget* budget = nullptr;
+  std::atomic<uint64_t>* registrations = nullptr;  // sent by this process
   // Called once, from the job's thread, when the job is over: it answers nothing any more.
   std::function<void(const std::string& job_id)> on_end;
   // Called from the job's thread when a session is over.
@@ -80,11 +82,23 @@ class Job {
 
  private:
   using ReplyAny = std::function<void(const absl::Status&)>;
+  struct Registration {
+    v1::RegisterRequest request;
+    std::vector<wire::ShardBoxes> boxes;
+  };
+  // What the coordinator plans with.
+  struct AcceptedShards {
+    uint64_t sequence = 0;
+    std::vector<wire::ShardBoxes> boxes;
+  };
 
   void Post(std::function<void()> input);
   void Loop();
   Ticket Await(ReplyAny reply);
   void CarryOut(Actions actions);
+  // Ranks whose accepted registration an event that rests on `last_sequence` answers.
+  std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
+  void Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why);
   absl::Status Adopt(const v1::Plan& plan);
   void SendRegistration(SessionId session);
   void ResendRegistrations();
@@ -109,9 +123,9 @@ class Job {
   std::map<Ticket, ReplyAny> replies_;
   Ticket next_ticket_ = 1;
   std::map<SessionId, std::shared_ptr<WorkerSession>> sessions_;
-  std::map<SessionId, v1::RegisterRequest> registrations_;  // on their way to the coordinator
+  std::map<SessionId, Registration> unsent_;  // registrations on their way to the coordinator
   absl::Time resend_at_ = absl::InfiniteFuture();
-  std::map<uint32_t, std::vector<wire::ShardBoxes>> shards_;  // by rank, of the last registration
+  std::map<uint32_t, AcceptedShards> accepted_;  // by rank
   v1::JobSpec spec_;
   v1::Plan plan_;
   std::unique_ptr<WorkerBoxes> workers_;

@@ -72,6 +72,15 @@ absl::Status JobCore::CheckCaller(const Rank* rank, uint64_t generation) const {
   return absl::OkStatus();
 }
 
+// Whether the rank registers what the job was planned with.
+absl::Status JobCore::CheckOffer(uint32_t rank) const {
+  if (ranks_[rank].offered == ranks_[rank].digest) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
+               absl::StrCat("rank ", rank, " of job '", options_.job_id,
+                            "' registers something else than what the job runs with (generation ",
+                            generation_, "); use another job id, or close the job first"));
+}
+
 // A newer request of a rank replaces the one that waits: its caller has given it up.
 void JobCore::Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline) {
   rank.ticket = ticket;
@@ -92,17 +101,12 @@ Actions JobCore::Register(absl::Time now, SessionId session, Ticket ticket, absl
     actions.push_back(action::ReplyTo{ticket, status});
     return actions;
   }
-  if (generation_ != 0 && r->digest != digest) {
-    actions.push_back(action::ReplyTo{
-        ticket, Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
-                      absl::StrCat("rank ", rank, " of job '", options_.job_id,
-                                   "' registers something else than what the job runs with "
-                                   "(generation ", generation_,
-                                   "); use another job id, or close the job first"))});
+  r->offered = digest;
+  if (absl::Status status = CheckOffer(rank); generation_ != 0 && !status.ok()) {
+    actions.push_back(action::ReplyTo{ticket, status});
     return actions;
   }
   Answer(*r, absl::CancelledError("replaced by a newer request"), actions);
-  r->digest = digest;
   r->stage = Stage::kRegistering;
   r->stepping = false;
   Wait(*r, now, ticket, deadline);
@@ -114,13 +118,36 @@ Actions JobCore::Register(absl::Time now, SessionId session, Ticket ticket, absl
   return actions;
 }
 
+Actions JobCore::RegistrationAnswered(absl::Time now, SessionId session,
+                                      const absl::Status& status) {
+  (void)now;
+  Actions actions;
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  if (r == nullptr || generation_ != 0) return actions;
+  if (status.ok()) {
+    r->digest = r->offered;
+    return actions;
+  }
+  r->stage = Stage::kOpen;
+  Answer(*r, status, actions);
+  return actions;
+}
+
 Actions JobCore::PlanArrived(absl::Time now, uint64_t generation) {
   (void)now;
   Actions actions;
   if (generation_ != 0) return actions;
   generation_ = generation;
-  for (const Rank& rank : ranks_) {
-    if (rank.stage == Stage::kRegistering) actions.push_back(action::GiveArena{rank.session});
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    Rank& r = ranks_[rank];
+    if (r.stage != Stage::kRegistering) continue;
+    if (absl::Status status = CheckOffer(rank); !status.ok()) {
+      r.stage = Stage::kOpen;
+      Answer(r, status, actions);
+    } else {
+      actions.push_back(action::GiveArena{r.session});
+    }
   }
   return actions;
 }
@@ -136,15 +163,17 @@ Actions JobCore::ArenaGiven(absl::Time now, SessionId session, const absl::Statu
   return actions;
 }
 
-Actions JobCore::PlanRefused(absl::Time now, const absl::Status& status) {
+Actions JobCore::PlanRefused(absl::Time now, const std::vector<uint32_t>& ranks,
+                             const absl::Status& status) {
   (void)now;
   Actions actions;
   if (generation_ != 0) return actions;
-  for (Rank& rank : ranks_) {
-    if (rank.stage != Stage::kRegistering) continue;
-    rank.stage = Stage::kOpen;
-    rank.digest.clear();
-    Answer(rank, status, actions);
+  for (const uint32_t rank : ranks) {
+    Rank& r = ranks_[rank];
+    r.digest.clear();
+    if (r.stage != Stage::kRegistering) continue;
+    r.stage = Stage::kOpen;
+    Answer(r, status, actions);
   }
   return actions;
 }

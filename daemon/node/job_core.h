@@ -73,12 +73,17 @@ class JobCore {
   // ALREADY_EXISTS/RANK_TAKEN when a session holds the rank. `session` is new and never reused.
   absl::Status Open(absl::Time now, uint32_t rank, SessionId session);
 
-  // `digest` stands for the content of the registration; a returning rank must bring the same one.
+  // `digest` stands for the content of the registration; a rank that returns to a planned job must
+  // bring the same one.
   Actions Register(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
                    const std::string& digest);
+  // The coordinator's answer to one registration: it counts from now on, or is refused.
+  Actions RegistrationAnswered(absl::Time now, SessionId session, const absl::Status& status);
   // The plan is adopted: owned state is built. A job keeps its first plan while it lives.
   Actions PlanArrived(absl::Time now, uint64_t generation);
-  Actions PlanRefused(absl::Time now, const absl::Status& status);
+  // The registrations of these ranks are forgotten.
+  Actions PlanRefused(absl::Time now, const std::vector<uint32_t>& ranks,
+                      const absl::Status& status);
   Actions ArenaGiven(absl::Time now, SessionId session, const absl::Status& status);
 
   // `must_resume`: the worker counts on state; DATA_LOSS/STATE_LOST when the job has none.
@@ -115,6 +120,7 @@ class JobCore {
   struct Rank {
     Stage stage = Stage::kAbsent;
     SessionId session = 0;
+    std::string offered;     // digest of its last registration
     std::string digest;      // of its last accepted registration; kept while absent
     bool closed = false;     // left in order
     Ticket ticket = 0;       // of the request that waits; 0: none
@@ -124,6 +130,7 @@ class JobCore {
   };
 
   Rank* Find(SessionId session, uint32_t* rank);
+  absl::Status CheckOffer(uint32_t rank) const;
   absl::Status CheckCaller(const Rank* rank, uint64_t generation) const;
   void Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline);
   void Answer(Rank& rank, const absl::Status& status, Actions& actions);

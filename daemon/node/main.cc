@@ -127,7 +127,7 @@ void Describe(CLI::App& app, Flags& flags) {
       "Example:\n"
       "  dmuond --standalone\n"
       "  dmuonctl status\n"
-      "SIGTERM ends the running steps, answers what waits, and exits 0; a third one exits at once.\n"
+      "SIGTERM ends the running steps, answers what waits, and exits 0; a second one exits at once.\n"
       "Optimizer state ends with the process.");
 }
 
@@ -203,7 +203,7 @@ absl::StatusOr<CoordinatorSide> MakeCoordinatorSide(const Flags& flags, dmuon::M
 }
 
 absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side) {
-  dmuon::ShutdownWatch watch(nullptr);
+  dmuon::ShutdownWatch watch;
   engine.Start();
   server.SetServing(true);
   const EngineOptions& options = engine.options();

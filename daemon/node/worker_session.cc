@@ -14,7 +14,7 @@ namespace dmuon::node {
 
 bool WorkerSession::Alive() const {
   wire::MutexLock lock(mu_);
-  if (channel_ < 0) return true;
+  if (channel_ < 0) return false;
   // poll ignores a negative descriptor.
   std::array<pollfd, 2> watched = {{{channel_, POLLRDHUP, 0}, {pidfd_, POLLIN, 0}}};
   return ::poll(watched.data(), watched.size(), 0) == 0;

@@ -42,7 +42,8 @@ class WorkerSession {
     channel_ = channel;
     pidfd_ = pidfd;
   }
-  // Asks the kernel whether the worker is still there; true before its hello.
+  // Asks the kernel whether the worker is still there. False before its hello: it may have died on
+  // the way there, and nobody can tell.
   [[nodiscard]] bool Alive() const;
   [[nodiscard]] bool connected() const {
     wire::MutexLock lock(mu_);

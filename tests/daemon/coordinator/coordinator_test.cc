@@ -82,6 +82,34 @@ TEST(CoordinatorTest, APlanGoesToNobodyButItsNodes) {
   EXPECT_TRUE(core.CurrentEvents("b").empty());
 }
 
+TEST(CoordinatorTest, EventsNameTheLastRegistrationOfTheirNodeThatTheyRestOn) {
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a"));
+  core.Join(kStart, JoinOf("b"));
+  const auto register_rank = [&](const std::string& node, uint32_t rank, uint64_t sequence,
+                                 const std::string& fault = "") {
+    v1::RegisterWorkerRequest request =
+        RankOf(Node(node), ModelOf("j", "mlp", 3), rank, "rows", fault);
+    request.set_sequence(sequence);
+    return core.RegisterWorker(kStart, request);
+  };
+  register_rank("a", 0, 7);
+  register_rank("b", 1, 3);
+  const Outcome refused = register_rank("a", 2, 9, "hole");
+  ASSERT_EQ(refused.outgoing.size(), 2u);
+  EXPECT_TRUE(refused.outgoing[0].event.has_refusal());
+  EXPECT_EQ(refused.outgoing[0].event.last_sequence(), 9u);
+  EXPECT_EQ(refused.outgoing[1].event.last_sequence(), 3u);
+  register_rank("a", 0, 10);
+  register_rank("b", 1, 4);
+  const Outcome planned = register_rank("a", 2, 11);
+  ASSERT_EQ(planned.outgoing.size(), 2u);
+  EXPECT_EQ(planned.outgoing[0].event.last_sequence(), 11u);
+  EXPECT_EQ(planned.outgoing[1].event.last_sequence(), 4u);
+  register_rank("b", 1, 5);  // back with the same shards
+  EXPECT_EQ(core.CurrentEvents("b")[0].last_sequence(), 5u);
+}
+
 TEST(CoordinatorTest, MembershipIsOfOneIncarnation) {
   Coordinator core(Options{});
   core.Join(kStart, JoinOf("a", 1, "first"));

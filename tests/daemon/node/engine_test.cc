@@ -48,6 +48,13 @@ class EngineTest : public ::testing::Test {
     options.attach_timeout = absl::Milliseconds(300);
     return options;
   }
+  void AwaitNoJob() {
+    for (int i = 0; i < 1000 && !engine_.JobStatuses().empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_TRUE(engine_.JobStatuses().empty());
+  }
+
   TestNode node_{Options()};
   Engine& engine_ = node_.engine();
 };
@@ -153,13 +160,52 @@ TEST_F(EngineTest, ASessionThatNeverSaysHelloIsDropped) {
   request.set_incarnation("silent");
   request.set_protocol_version(wire::kProtocolVersion);
   engine_.Open(request, [](const absl::StatusOr<v1::OpenResponse>&) {});
-  TestWorker worker(&engine_, &job, 0);
-  absl::Status status = absl::UnknownError("not tried");
-  for (int i = 0; i < 200 && !status.ok(); ++i) {
-    status = worker.Open("loud");
-    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_EQ(engine_.JobStatuses().size(), 1U);
+  AwaitNoJob();
+}
+
+TEST_F(EngineTest, AWorkerKilledOnItsWayToTheHelloDoesNotHoldItsRank) {
+  const TestJob job = SmallJob(1);
+  v1::OpenRequest request;
+  request.set_job_id("small");
+  request.set_world_size(1);
+  request.set_incarnation("killed");
+  request.set_protocol_version(wire::kProtocolVersion);
+  wire::ChannelFrame hello;
+  engine_.Open(request, [&](const absl::StatusOr<v1::OpenResponse>& opened) {
+    hello.session_id = opened.value().session_id();
+    std::copy_n(opened.value().token().begin(), hello.token.size(), hello.token.begin());
+  });
+  TestWorker successor(&engine_, &job, 0);
+  EXPECT_TRUE(successor.Open("successor").ok());
+  EXPECT_EQ(engine_.Hello(hello, 0, -1).code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(EngineTest, AnswersToAFormerLifeOfAJobChangeNothing) {
+  const TestJob job = SmallJob(2);
+  {
+    TestRun former(&engine_, job);
+    ASSERT_TRUE(former.Start().ok());
+    for (size_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(former[rank].Close().ok());
   }
-  EXPECT_TRUE(status.ok()) << status;
+  AwaitNoJob();
+  const std::vector<v1::WatchPlansResponse> events = node_.events();
+  ASSERT_EQ(events.size(), 1U);
+  v1::WatchPlansResponse refusal;
+  refusal.mutable_refusal()->set_job_id("small");
+  refusal.mutable_refusal()->set_code(static_cast<int>(absl::StatusCode::kInvalidArgument));
+  refusal.set_last_sequence(events[0].last_sequence());
+  TestRun run(&engine_, job);
+  for (size_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(run[rank].Open().ok());
+  run[0].StartRegister(run[0].DefaultShards());
+  node_.Replay(events[0]);
+  node_.Replay(refusal);
+  run[1].StartRegister(run[1].DefaultShards());
+  node_.Replay(events[0]);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(run[rank].FinishRegister().ok());
+    EXPECT_GT(run[rank].generation, events[0].plan().generation());
+  }
 }
 
 TEST_F(EngineTest, StaleGenerationAndJumpsChangeNothing) {

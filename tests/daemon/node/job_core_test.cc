@@ -65,6 +65,13 @@ class JobCoreTest : public ::testing::Test {
   Actions Register(uint32_t rank, Ticket ticket, const std::string& digest = "d", double at = 0) {
     return core_.Register(At(at), 10 + rank, ticket, absl::InfiniteFuture(), digest);
   }
+  // The plan for all registrations sent so far.
+  Actions Plan(double at) {
+    for (uint32_t rank : {0U, 1U}) {
+      Words(core_.RegistrationAnswered(At(at), 10 + rank, absl::OkStatus()));
+    }
+    return core_.PlanArrived(At(at), kGeneration);
+  }
   Actions Begin(uint32_t rank, Ticket ticket, double at = 0) {
     return core_.Begin(At(at), 10 + rank, ticket, absl::InfiniteFuture(), kGeneration, false);
   }
@@ -78,7 +85,7 @@ class JobCoreTest : public ::testing::Test {
       Attach(rank);
       Words(Register(rank, 100 + rank));
     }
-    Words(core_.PlanArrived(At(0), kGeneration));
+    Words(Plan(0));
     for (uint32_t rank : {0U, 1U}) Words(core_.ArenaGiven(At(0), 10 + rank, absl::OkStatus()));
     for (uint32_t rank : {0U, 1U}) Words(Begin(rank, 200 + rank));
     Words(core_.Initialized(At(0), absl::OkStatus()));
@@ -101,7 +108,7 @@ TEST_F(JobCoreTest, PlanComesAfterAllRanksAndStepsRunWhenAllArrive) {
   EXPECT_THAT(Words(Register(0, 1)), ElementsAre("send 10"));
   Attach(1);
   EXPECT_THAT(Words(Register(1, 2)), ElementsAre("send 11"));
-  EXPECT_THAT(Words(core_.PlanArrived(At(1), kGeneration)), ElementsAre("arena 10", "arena 11"));
+  EXPECT_THAT(Words(Plan(1)), ElementsAre("arena 10", "arena 11"));
   EXPECT_THAT(Words(core_.ArenaGiven(At(1), 10, absl::OkStatus())), ElementsAre("reply 1"));
   EXPECT_THAT(Words(core_.ArenaGiven(At(1), 11, absl::OkStatus())), ElementsAre("reply 2"));
   EXPECT_THAT(Words(Begin(1, 3)), IsEmpty());
@@ -230,10 +237,46 @@ TEST_F(JobCoreTest, ARefusedPlanReachesEveryWaitingRankAndMayBeTriedAgain) {
     Attach(rank);
     Words(Register(rank, 1 + rank));
   }
-  EXPECT_THAT(Words(core_.PlanRefused(At(1), wire::InvalidField("hole"))),
+  EXPECT_THAT(Words(core_.PlanRefused(At(1), {0, 1}, wire::InvalidField("hole"))),
               ElementsAre("reply 1", "reply 2"));
   EXPECT_EQ(Told(2).message(), "hole");
   EXPECT_THAT(Words(Register(0, 3, "better")), ElementsAre("send 10"));
+}
+
+TEST_F(JobCoreTest, ARefusalLeavesTheRanksThatItDoesNotAnswerWaiting) {
+  for (uint32_t rank : {0U, 1U}) {
+    Attach(rank);
+    Words(Register(rank, 1 + rank));
+  }
+  EXPECT_THAT(Words(core_.PlanRefused(At(1), {1}, wire::InvalidField("hole"))),
+              ElementsAre("reply 2"));
+  EXPECT_THAT(Words(Register(1, 3)), ElementsAre("send 11"));
+  EXPECT_THAT(Words(Plan(2)), ElementsAre("arena 10", "arena 11"));
+}
+
+TEST_F(JobCoreTest, ARefusedRegistrationIsToldToItsRankOnly) {
+  for (uint32_t rank : {0U, 1U}) {
+    Attach(rank);
+    Words(Register(rank, 1 + rank));
+  }
+  EXPECT_THAT(Words(core_.RegistrationAnswered(At(1), 10, wire::InvalidField("other shape"))),
+              ElementsAre("reply 1"));
+  EXPECT_EQ(Told(1).message(), "other shape");
+}
+
+TEST_F(JobCoreTest, ARegistrationThatThePlanDoesNotKnowIsRefusedWhenThePlanArrives) {
+  for (uint32_t rank : {0U, 1U}) {
+    Attach(rank);
+    Words(Register(rank, 1 + rank));
+    Words(core_.RegistrationAnswered(At(0), 10 + rank, absl::OkStatus()));
+  }
+  Words(core_.Gone(At(1), 10));
+  ASSERT_TRUE(core_.Open(At(1), 0, 20).ok());
+  Words(core_.Register(At(1), 20, 3, absl::InfiniteFuture(), "other boxes"));  // not yet sent
+  EXPECT_THAT(Words(core_.PlanArrived(At(2), kGeneration)), ElementsAre("reply 3", "arena 11"));
+  EXPECT_EQ(wire::ReasonOf(Told(3)), v1::ERROR_REASON_SPEC_MISMATCH);
+  EXPECT_THAT(Words(core_.Register(At(3), 20, 4, absl::InfiniteFuture(), "d")),
+              ElementsAre("arena 20"));
 }
 
 TEST_F(JobCoreTest, AFailedArenaIsToldToItsRankOnly) {
@@ -241,7 +284,7 @@ TEST_F(JobCoreTest, AFailedArenaIsToldToItsRankOnly) {
     Attach(rank);
     Words(Register(rank, 1 + rank));
   }
-  Words(core_.PlanArrived(At(1), kGeneration));
+  Words(Plan(1));
   Words(core_.ArenaGiven(At(1), 10, absl::ResourceExhaustedError("full")));
   Words(core_.ArenaGiven(At(1), 11, absl::OkStatus()));
   EXPECT_EQ(Told(1).message(), "full");
@@ -255,7 +298,7 @@ TEST_F(JobCoreTest, BeginAndStepOutOfOrderAreRefused) {
   Words(Begin(0, 2));
   EXPECT_FALSE(Told(2).ok());
   Words(Register(1, 3));
-  Words(core_.PlanArrived(At(1), kGeneration));
+  Words(Plan(1));
   Words(core_.ArenaGiven(At(1), 10, absl::OkStatus()));
   Words(Step(0, 4, 1));
   EXPECT_EQ(wire::ReasonOf(Told(4)), v1::ERROR_REASON_NOT_READY);
@@ -266,7 +309,7 @@ TEST_F(JobCoreTest, AWorkerThatCountsOnStateIsToldWhenThereIsNone) {
   Attach(1);
   Words(Register(0, 1));
   Words(Register(1, 2));
-  Words(core_.PlanArrived(At(0), kGeneration));
+  Words(Plan(0));
   for (uint32_t rank : {0U, 1U}) Words(core_.ArenaGiven(At(0), 10 + rank, absl::OkStatus()));
   Words(core_.Begin(At(0), 10, 3, absl::InfiniteFuture(), kGeneration, true));
   EXPECT_EQ(wire::ReasonOf(Told(3)), v1::ERROR_REASON_STATE_LOST);
@@ -277,6 +320,7 @@ TEST_F(JobCoreTest, BadInitialParametersAreToldToAllAndMayBeCorrected) {
   JobCore fresh({.job_id = "job", .world_size = 1});
   ASSERT_TRUE(fresh.Open(At(0), 0, 10).ok());
   Words(fresh.Register(At(0), 10, 1, absl::InfiniteFuture(), "d"));
+  Words(fresh.RegistrationAnswered(At(0), 10, absl::OkStatus()));
   Words(fresh.PlanArrived(At(0), 1));
   Words(fresh.ArenaGiven(At(0), 10, absl::OkStatus()));
   Words(fresh.Begin(At(0), 10, 2, absl::InfiniteFuture(), 1, false));

@@ -53,16 +53,57 @@ absl::Time Deadline() { return MonotonicNow() + absl::Seconds(50); }
 
 }  // namespace
 
+// The local link, with a memory.
+class RecordingLink final : public CoordinatorLink {
+ public:
+  explicit RecordingLink(std::unique_ptr<CoordinatorLink> link) : link_(std::move(link)) {}
+
+  void Start(PlanSink sink, std::function<v1::JoinRequest()> join) override {
+    sink_ = std::move(sink);
+    link_->Start(
+        [this](const v1::WatchPlansResponse& event) {
+          {
+            wire::MutexLock lock(mu_);
+            events_.push_back(event);
+          }
+          sink_(event);
+        },
+        std::move(join));
+  }
+  void Stop() override { link_->Stop(); }
+  absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
+    return link_->RegisterWorker(std::move(request));
+  }
+  absl::Status ReleaseJob(const std::string& job_id) override { return link_->ReleaseJob(job_id); }
+  std::string address() const override { return link_->address(); }
+
+  void Replay(const v1::WatchPlansResponse& event) { sink_(event); }
+  std::vector<v1::WatchPlansResponse> events() const {
+    wire::MutexLock lock(mu_);
+    return events_;
+  }
+
+ private:
+  const std::unique_ptr<CoordinatorLink> link_;
+  PlanSink sink_;
+  mutable wire::Mutex mu_;
+  std::vector<v1::WatchPlansResponse> events_ ABSL_GUARDED_BY(mu_);
+};
+
 TestNode::TestNode(EngineOptions options, const std::string& backend)
     : backend_(kernels::MakeBackend(backend).value()) {
   host_ = std::make_unique<coordinator::Host>(coordinator::HostOptions(),
                                               coordinator::GenerationStore(), &metrics_);
-  link_ = coordinator::MakeLocalLink(host_.get());
+  link_ = std::make_unique<RecordingLink>(coordinator::MakeLocalLink(host_.get()));
   engine_ = std::make_unique<Engine>(std::move(options), backend_.get(), link_.get(), &metrics_);
   engine_->Start();
 }
 
 TestNode::~TestNode() { engine_->Drain(); }
+
+std::vector<v1::WatchPlansResponse> TestNode::events() const { return link_->events(); }
+
+void TestNode::Replay(const v1::WatchPlansResponse& event) { link_->Replay(event); }
 
 TestJob::TestJob(const std::string& id, uint32_t world_size) {
   spec.set_job_id(id);

@@ -25,18 +25,24 @@
 
 namespace dmuon::node {
 
+class RecordingLink;
+
 // A standalone node: coordinator host, local link, engine.
 class TestNode {
  public:
   explicit TestNode(EngineOptions options = {}, const std::string& backend = "cpu");
   ~TestNode();
   Engine& engine() { return *engine_; }
+  // All that the coordinator has told the node.
+  [[nodiscard]] std::vector<v1::WatchPlansResponse> events() const;
+  // Tells the node `event`, as one that was long on its way.
+  void Replay(const v1::WatchPlansResponse& event);
 
  private:
   Metrics metrics_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<coordinator::Host> host_;
-  std::unique_ptr<CoordinatorLink> link_;
+  std::unique_ptr<RecordingLink> link_;
   std::unique_ptr<Engine> engine_;
 };
 

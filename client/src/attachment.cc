@@ -149,15 +149,25 @@ absl::StatusOr<v1::BeginResponse> Attachment::Begin(bool must_resume, Deadline u
   }
 }
 
+void Attachment::StartStep(v1::StepRequest& request) {
+  request.set_generation(generation_);
+  session()->StartStep(request, CallDeadline());
+}
+
+std::optional<absl::StatusOr<v1::StepResponse>> Attachment::FinishStep(Deadline until) {
+  auto response = session()->FinishStep(until);
+  if (response.has_value() && IsConnectionLost(response->status())) DropSession();
+  return response;
+}
+
 absl::StatusOr<v1::StepResponse> Attachment::Step(v1::StepRequest& request) {
   Deadline until = CallDeadline();  // of a recovery that an earlier call left undone
   while (true) {
     const bool recovering = !begun_;
     if (recovering) DMUON_RETURN_IF_ERROR(Resume(request.step(), until));
-    request.set_generation(generation_);
-    auto response = session()->Step(request, CallDeadline());
+    StartStep(request);
+    auto response = *FinishStep(Deadline::max());
     if (response.ok() || !IsConnectionLost(response.status())) return response;
-    DropSession();
     if (!recovering) until = CallDeadline();
     if (!Pause(until)) return response;
   }
@@ -198,9 +208,12 @@ std::span<std::byte> Attachment::Piece(const wire::ArenaLayout::Piece& piece) {
 std::span<std::byte> Attachment::grad(size_t tensor) { return Piece(layout_.grads[tensor]); }
 std::span<std::byte> Attachment::param(size_t tensor) { return Piece(layout_.params[tensor]); }
 
-void Attachment::Mark(size_t tensor, uint64_t step, wire::WordState state) {
+void Attachment::Mark(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state) {
+  const uint64_t word = wire::MakeWord(step, state);
   wire::MutexLock lock(mu_);
-  arena_.entry(tensor).grad_word.store(wire::MakeWord(step, state), std::memory_order_release);
+  for (const uint32_t tensor : tensors) {
+    arena_.entry(tensor).grad_word.store(word, std::memory_order_release);
+  }
 }
 
 std::shared_ptr<Session> Attachment::session() {

@@ -5,14 +5,15 @@
 // arena, and after a lost connection opens a new session, moves what the old arena held into the
 // new one, and resubmits the step in flight. The trainer's pointers into the arena never move.
 //
-// Blocking calls come from one thread (the client's own). Cancel, Mark and the buffers may be used
-// from any other.
+// Blocking calls come from one thread at a time. Cancel, Mark and the buffers may be used from any
+// other.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -49,6 +50,12 @@ class Attachment {
   // Registers and maps the arena; whatever an earlier arena held is moved into it.
   absl::StatusOr<v1::RegisterResponse> Register();
   absl::StatusOr<v1::BeginResponse> Begin();
+  // A step in two halves, while all goes well: started on a session that has begun, finished by
+  // whoever wants the answer.
+  [[nodiscard]] bool CanStartStep() const { return begun_; }
+  void StartStep(v1::StepRequest& request);
+  // The answer; nullopt when `until` passes first. After IsConnectionLost, Step goes on with it.
+  std::optional<absl::StatusOr<v1::StepResponse>> FinishStep(Deadline until);
   // Runs a step to its answer, through lost connections. DATA_LOSS/STATE_LOST when the daemon came
   // back without the state of the step or of the one before.
   absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request);
@@ -62,8 +69,8 @@ class Attachment {
   // has an address too.
   std::span<std::byte> grad(size_t tensor);
   std::span<std::byte> param(size_t tensor);
-  // Stores the word of a tensor's gradient (release).
-  void Mark(size_t tensor, uint64_t step, wire::WordState state);
+  // Stores the words of these tensors' gradients (release).
+  void Mark(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state);
 
  private:
   absl::Status Connect(Deadline until, Deadline taken_until);
@@ -82,7 +89,7 @@ class Attachment {
   const Endpoint endpoint_;
   const std::string process_;  // first part of every incarnation
 
-  // Of the thread that makes blocking calls.
+  // Of the thread that makes the blocking call.
   v1::RegisterRequest registration_;
   wire::ArenaLayout layout_;  // constant after Prepare, then read by all
   uint64_t generation_ = 0;

@@ -65,6 +65,13 @@ Timeout ToTimeout(int32_t timeout_ms) {
   return timeout_ms < 0 ? Timeout() : Timeout(std::chrono::milliseconds(timeout_ms));
 }
 
+absl::Status Submit(dmuon_client* client, const uint32_t* tensors, size_t count, uint64_t step,
+                    wire::WordState state) {
+  DMUON_RETURN_IF_ERROR(CheckOwner(client));
+  if (count > 0) DMUON_RETURN_IF_ERROR(NotNull(tensors, "tensors"));
+  return client->impl->Submit(std::span(tensors, count), step, state);
+}
+
 absl::Status Buffer(absl::StatusOr<std::span<std::byte>> piece, void** data, size_t* bytes) {
   if (!piece.ok()) return piece.status();
   *data = piece->data();
@@ -186,17 +193,17 @@ dmuon_status_t dmuon_begin(dmuon_client* client, int32_t timeout_ms, uint64_t* l
   });
 }
 
-dmuon_status_t dmuon_submit(dmuon_client* client, uint32_t tensor, uint64_t step) {
-  return Guarded([&]() -> absl::Status {
-    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
-    return client->impl->Submit(tensor, step, dmuon::wire::WordState::kReady);
+dmuon_status_t dmuon_submit(dmuon_client* client, const uint32_t* tensors, size_t count,
+                            uint64_t step) {
+  return Guarded([&] {
+    return impl::Submit(client, tensors, count, step, dmuon::wire::WordState::kReady);
   });
 }
 
-dmuon_status_t dmuon_submit_missing(dmuon_client* client, uint32_t tensor, uint64_t step) {
-  return Guarded([&]() -> absl::Status {
-    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
-    return client->impl->Submit(tensor, step, dmuon::wire::WordState::kMissing);
+dmuon_status_t dmuon_submit_missing(dmuon_client* client, const uint32_t* tensors, size_t count,
+                                    uint64_t step) {
+  return Guarded([&] {
+    return impl::Submit(client, tensors, count, step, dmuon::wire::WordState::kMissing);
   });
 }
 

@@ -162,15 +162,16 @@ absl::StatusOr<std::span<std::byte>> Client::Parameter(uint32_t tensor) {
   return attachment_.param(tensor);
 }
 
-absl::Status Client::Submit(uint32_t tensor, uint64_t step, wire::WordState state) {
-  DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
+absl::Status Client::Submit(std::span<const uint32_t> tensors, uint64_t step,
+                            wire::WordState state) {
+  for (const uint32_t tensor : tensors) DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
   DMUON_RETURN_IF_ERROR(CheckStep(step));
   {
     // The marks of a step in flight are what a recovery resubmits.
     wire::MutexLock lock(mu_);
     if (operation_ == Operation::kStep) return RequireIdle("dmuon_submit");
   }
-  attachment_.Mark(tensor, step, state);
+  attachment_.Mark(tensors, step, state);
   return absl::OkStatus();
 }
 
@@ -187,16 +188,14 @@ absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   step_request_.clear_hypers();
   for (v1::Hyper& hyper : hypers) *step_request_.add_hypers() = std::move(hyper);
   wanted_step_ = answered_step_ = 0;
-  Post(Operation::kStep);
+  PostStep();
   return absl::OkStatus();
 }
 
 absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
   wire::MutexLock lock(mu_);
   if (step != 0 && step == answered_step_) return step_response_;
-  if (operation_ == Operation::kNone && wanted_step_ != 0 && wanted_step_ == step) {
-    Post(Operation::kStep);
-  }
+  if (operation_ == Operation::kNone && wanted_step_ != 0 && wanted_step_ == step) PostStep();
   if (operation_ != Operation::kStep || step_ != step) {
     return NotReady(absl::StrCat("step ", step, " was not started"));
   }
@@ -222,6 +221,30 @@ void Client::Post(Operation operation) {
   changed_.NotifyAll();
 }
 
+void Client::PostStep() {
+  if (!attachment_.CanStartStep()) return Post(Operation::kStep);
+  operation_ = Operation::kStep;
+  done_ = false;
+  in_flight_ = true;
+  attachment_.StartStep(step_request_);
+}
+
+// Reads the answer to the step in flight. When the connection is lost, the client thread takes over.
+void Client::Land(Deadline until) {
+  landing_ = true;
+  mu_.Unlock();
+  std::optional<absl::StatusOr<v1::StepResponse>> response = attachment_.FinishStep(until);
+  mu_.Lock();
+  landing_ = false;
+  if (response.has_value()) {
+    in_flight_ = false;
+    done_ = !IsConnectionLost(response->status());
+    outcome_ = response->status();
+    if (response->ok()) step_response_ = **std::move(response);
+  }
+  changed_.NotifyAll();
+}
+
 absl::Status Client::RequireIdle(absl::string_view verb) {
   switch (operation_) {
     case Operation::kNone:
@@ -238,11 +261,16 @@ absl::Status Client::RequireIdle(absl::string_view verb) {
 }
 
 absl::Status Client::Await(absl::string_view verb, Timeout timeout) {
-  const Deadline deadline = Clock::now() + timeout.value_or(std::chrono::milliseconds(0));
+  const Deadline deadline = timeout.has_value() ? Clock::now() + *timeout : Deadline::max();
   while (!done_) {
-    if (!timeout.has_value()) {
+    if (in_flight_ && !landing_) {
+      Land(deadline);
+    } else if (timeout.has_value()) {
+      changed_.WaitUntil(mu_, deadline);
+    } else {
       changed_.Wait(mu_);
-    } else if (!changed_.WaitUntil(mu_, deadline) && !done_) {
+    }
+    if (!done_ && Clock::now() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(verb, " of rank ", endpoint_.rank, " of job ", endpoint_.job_id,
                        ": no answer within ", timeout->count(), " ms; it goes on, call again"));
@@ -258,7 +286,9 @@ void Client::Run() {
     Operation operation;
     {
       wire::MutexLock lock(mu_);
-      while (!stopping_ && (operation_ == Operation::kNone || done_)) changed_.Wait(mu_);
+      while (!stopping_ && (operation_ == Operation::kNone || done_ || in_flight_)) {
+        changed_.Wait(mu_);
+      }
       if (stopping_) return;
       operation = operation_;
     }

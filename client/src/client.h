@@ -48,7 +48,8 @@ class Client {
   // After Register; any thread. INVALID_ARGUMENT for an index out of range or a step out of bounds.
   absl::StatusOr<std::span<std::byte>> Gradient(uint32_t tensor);
   absl::StatusOr<std::span<std::byte>> Parameter(uint32_t tensor);
-  absl::Status Submit(uint32_t tensor, uint64_t step, wire::WordState state);
+  // All of them or none.
+  absl::Status Submit(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state);
 
   // Starts a step and returns.
   absl::Status Step(uint64_t step, std::vector<v1::Hyper> hypers);
@@ -66,6 +67,8 @@ class Client {
   absl::Status CheckRegistration();
   absl::Status CheckTensor(uint32_t tensor);
   void Post(Operation operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PostStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Land(Deadline until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RequireIdle(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Await(absl::string_view verb, Timeout timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -86,6 +89,10 @@ class Client {
   Operation operation_ ABSL_GUARDED_BY(mu_) = Operation::kNone;
   bool done_ ABSL_GUARDED_BY(mu_) = false;  // it has ended; nobody has picked it up
   absl::Status outcome_ ABSL_GUARDED_BY(mu_);
+  // A step needs no help of the client thread while all goes well: its caller sends it, and the one
+  // who waits reads the answer, without a hand-over between threads on either way.
+  bool in_flight_ ABSL_GUARDED_BY(mu_) = false;
+  bool landing_ ABSL_GUARDED_BY(mu_) = false;  // somebody reads
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool registered_ ABSL_GUARDED_BY(mu_) = false;
   bool begun_ ABSL_GUARDED_BY(mu_) = false;

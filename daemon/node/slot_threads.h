@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The threads of a job's slots: run one function on all slots and wait for all. The caller's thread
-// serves slot 0, so a node with one slot has no other thread.
+// serves slot 0, so a node with one slot has no other thread. A step is a few such rounds with
+// microseconds between them, so everybody looks for the next one before going to sleep.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,16 +33,22 @@ class SlotThreads {
 
  private:
   void Loop(size_t slot);
+  // Returns when `ready` says so: looks for a moment, then sleeps until it is notified.
+  template <typename Ready>
+  void Await(const Ready& ready);
+  void Notify();
 
   const size_t slots_;
   const std::function<void()> bind_;
   bool bound_ = false;  // of the caller's thread
-  wire::Mutex mu_;
+  // Changed by the caller's thread between rounds; the change of round_ publishes work_.
+  const std::function<void(size_t)>* work_ = nullptr;
+  std::atomic<uint64_t> round_ = 0;
+  std::atomic<size_t> busy_ = 0;  // threads that have not ended this round
+  std::atomic<bool> stopping_ = false;
+
+  wire::Mutex mu_;  // of those who sleep
   wire::CondVar changed_;
-  uint64_t round_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t busy_ ABSL_GUARDED_BY(mu_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  const std::function<void(size_t)>* work_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::vector<std::thread> threads_;  // last: joined before the rest goes
 };
 

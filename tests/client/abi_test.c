@@ -67,8 +67,8 @@ static void NullsAreRefusedByName(void) {
   EXPECT_REFUSED(dmuon_grad_buffer(NULL, 0, &data, &bytes), "client");
   EXPECT_REFUSED(dmuon_param_buffer(NULL, 0, &data, &bytes), "client");
   EXPECT_REFUSED(dmuon_begin(NULL, 0, &last_step, &resumed), "client");
-  EXPECT_REFUSED(dmuon_submit(NULL, 0, 1), "client");
-  EXPECT_REFUSED(dmuon_submit_missing(NULL, 0, 1), "client");
+  EXPECT_REFUSED(dmuon_submit(NULL, &index, 1, 1), "client");
+  EXPECT_REFUSED(dmuon_submit_missing(NULL, &index, 1, 1), "client");
   EXPECT_REFUSED(dmuon_step(NULL, 1, NULL, 0), "client");
   EXPECT_REFUSED(dmuon_wait(NULL, 1, 0, NULL), "client");
   dmuon_close(NULL);

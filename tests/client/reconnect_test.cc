@@ -91,7 +91,8 @@ class ReconnectTest : public ::testing::Test {
   }
   absl::Status Start(uint64_t step, float gradient) {
     std::fill(grads_.begin(), grads_.end(), gradient);
-    DMUON_RETURN_IF_ERROR(client_->Submit(0, step, wire::WordState::kReady));
+    const uint32_t tensor = 0;
+    DMUON_RETURN_IF_ERROR(client_->Submit(std::span(&tensor, 1), step, wire::WordState::kReady));
     return client_->Step(step, {v1::Hyper()});
   }
   absl::StatusOr<v1::StepResponse> Run(uint64_t step, float gradient) {

@@ -39,7 +39,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 1
+#define DMUON_ABI_VERSION 2
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -226,11 +226,13 @@ DMUON_API dmuon_status_t dmuon_param_buffer(dmuon_client* client, uint32_t tenso
 DMUON_API dmuon_status_t dmuon_begin(dmuon_client* client, int32_t timeout_ms, uint64_t* last_step,
                                      int32_t* resumed);
 
-/* Marks a tensor's gradient as complete for `step`, or as missing in it. No RPC. Any thread; not
- * two at once for one tensor. DMUON_NOT_READY while a step is in flight. Tensors of an empty box
- * need no mark. */
-DMUON_API dmuon_status_t dmuon_submit(dmuon_client* client, uint32_t tensor, uint64_t step);
-DMUON_API dmuon_status_t dmuon_submit_missing(dmuon_client* client, uint32_t tensor, uint64_t step);
+/* Marks the gradients of `count` tensors as complete for `step`, or as missing in it: all of them
+ * or, after an error, none. No RPC. Any thread; not two at once for one tensor. DMUON_NOT_READY
+ * while a step is in flight. Tensors of an empty box need no mark. */
+DMUON_API dmuon_status_t dmuon_submit(dmuon_client* client, const uint32_t* tensors, size_t count,
+                                      uint64_t step);
+DMUON_API dmuon_status_t dmuon_submit_missing(dmuon_client* client, const uint32_t* tensors,
+                                              size_t count, uint64_t step);
 
 /* Starts the step and returns at once. `hypers`: one a group, in group order. Every gradient has
  * been marked before. DMUON_NOT_READY while an earlier step has not been waited for. */

@@ -131,9 +131,12 @@ class Client {
     return position;
   }
 
-  void submit(uint32_t tensor, uint64_t step) { Check(dmuon_submit(handle_, tensor, step)); }
+  void submit(uint32_t tensor, uint64_t step) { Check(dmuon_submit(handle_, &tensor, 1, step)); }
+  void submit(const std::vector<uint32_t>& tensors, uint64_t step) {
+    Check(dmuon_submit(handle_, tensors.data(), tensors.size(), step));
+  }
   void submit_missing(uint32_t tensor, uint64_t step) {
-    Check(dmuon_submit_missing(handle_, tensor, step));
+    Check(dmuon_submit_missing(handle_, &tensor, 1, step));
   }
   void step(uint64_t step, const std::vector<dmuon_hyper>& hypers) {
     Check(dmuon_step(handle_, step, hypers.data(), hypers.size()));

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Placement
 
 from dmuon_client import _abi, options as opts, routing, sharding
 from dmuon_client.session import PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
@@ -33,7 +34,10 @@ class _Tensor:
 
     route: routing.Route
     holding: sharding.Holding
-    local_shape: tuple[int, ...]
+    # As they were at registration.
+    local_shape: torch.Size
+    dtype: torch.dtype
+    placements: tuple[Placement, ...] | None
     index: int = -1
     grad_buffer: torch.Tensor | None = None
     param_buffer: torch.Tensor | None = None
@@ -155,8 +159,9 @@ class Muon(torch.optim.Optimizer):
                                      replicated=id(route.param) in replicated,
                                      reduced=self._options.reduced)
             with torch.no_grad():
-                shape = tuple(sharding.local_part(route.param).shape)
-            tensors.append(_Tensor(route, holding, shape))
+                shape = sharding.local_part(route.param).shape
+            tensors.append(_Tensor(route, holding, shape, route.param.dtype,
+                                   sharding.placements(route.param)))
         unknown = set(self._options.row_blocks) - {t.route.name for t in tensors}
         if unknown:
             raise ValueError(f"row_blocks names {sorted(unknown)}, which the service does not hold")
@@ -223,9 +228,8 @@ class Muon(torch.optim.Optimizer):
 
     def _fetch_buffers(self) -> None:
         for t in self._tensors:
-            dtype = t.route.param.dtype
-            t.grad_buffer = self._session.grad_buffer(t.index, t.local_shape, dtype)
-            t.param_buffer = self._session.param_buffer(t.index, t.local_shape, dtype)
+            t.grad_buffer = self._session.grad_buffer(t.index, t.local_shape, t.dtype)
+            t.param_buffer = self._session.param_buffer(t.index, t.local_shape, t.dtype)
 
     @torch.no_grad()
     def _fill_params(self) -> None:
@@ -250,40 +254,45 @@ class Muon(torch.optim.Optimizer):
     def _submit(self, step: int) -> None:
         # Checked first: an error must come before the first mark, or a later step() would find it.
         grads = [_local_grad(t) for t in self._tensors]
-        for t, grad in zip(self._tensors, grads, strict=True):
-            if t.holding.empty:
-                continue
-            if grad is None:
-                self._session.submit_missing(t.index, step)
-                continue
-            t.grad_buffer.copy_(grad)
-            self._session.submit(t.index, step)
+        held = [(t, g) for t, g in zip(self._tensors, grads, strict=True) if not t.holding.empty]
+        ready = [(t, g) for t, g in held if g is not None]
+        _copy([t.grad_buffer for t, _ in ready], [g for _, g in ready])
+        self._session.submit([t.index for t, _ in ready], step)
+        if len(ready) < len(held):
+            self._session.submit_missing([t.index for t, g in held if g is None], step)
 
     @torch.no_grad()
     def _deliver(self) -> None:
-        for t in self._tensors:
-            sharding.local_part(t.route.param).copy_(t.param_buffer)
+        local = [sharding.local_part(t.route.param) for t in self._tensors]
+        _copy(local, [t.param_buffer for t in self._tensors])
+
+
+def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
+    """All at once: half the time of a call for each."""
+    if to:
+        torch._foreach_copy_(to, source)
 
 
 def _local_grad(t: _Tensor) -> torch.Tensor | None:
     """The worker's piece of the gradient. TypeError naming the tensor when it is not what was
     registered."""
-    param, name = t.route.param, t.route.name
-    grad = param.grad
+    grad = t.route.param.grad
     if grad is None:
         return None
+    local = sharding.local_part(grad)
+    if (local.shape == t.local_shape and local.dtype is t.dtype and local.layout is torch.strided
+            and sharding.placements(grad) == t.placements):
+        return local
+    name = t.route.name
     if grad.layout is not torch.strided:
         raise TypeError(f"the gradient of {name} is {grad.layout}; only dense gradients are supported")
-    if grad.dtype != param.dtype:
-        raise TypeError(f"the gradient of {name} is {grad.dtype}, its parameter {param.dtype}")
-    if getattr(grad, "placements", None) != getattr(param, "placements", None):
-        raise TypeError(f"the gradient of {name} is placed as {getattr(grad, 'placements', None)}, its "
-                        f"parameter as {getattr(param, 'placements', None)}")
-    local = sharding.local_part(grad)
-    if tuple(local.shape) != t.local_shape:
-        raise TypeError(f"the gradient of {name} has local shape {tuple(local.shape)}, its parameter had "
-                        f"{t.local_shape} at registration")
-    return local
+    if grad.dtype != t.dtype:
+        raise TypeError(f"the gradient of {name} is {grad.dtype}, its parameter {t.dtype}")
+    if sharding.placements(grad) != t.placements:
+        raise TypeError(f"the gradient of {name} is placed as {sharding.placements(grad)}, its parameter as "
+                        f"{t.placements}")
+    raise TypeError(f"the gradient of {name} has local shape {tuple(local.shape)}, its parameter had "
+                    f"{tuple(t.local_shape)} at registration")
 
 
 def _hyper(group: dict[str, Any]) -> tuple[float, float, float, float]:

@@ -139,11 +139,14 @@ class Session:
         memory = (ctypes.c_ubyte * size.value).from_address(data.value)
         return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
 
-    def submit(self, tensor: int, step: int) -> None:
-        self._check(self._library.dmuon_submit(self._client, tensor, step))
+    def submit(self, tensors: Sequence[int], step: int) -> None:
+        """The gradients of these tensors are in their buffers."""
+        array = (ctypes.c_uint32 * len(tensors))(*tensors)
+        self._check(self._library.dmuon_submit(self._client, array, len(tensors), step))
 
-    def submit_missing(self, tensor: int, step: int) -> None:
-        self._check(self._library.dmuon_submit_missing(self._client, tensor, step))
+    def submit_missing(self, tensors: Sequence[int], step: int) -> None:
+        array = (ctypes.c_uint32 * len(tensors))(*tensors)
+        self._check(self._library.dmuon_submit_missing(self._client, array, len(tensors), step))
 
     def start(self, step: int, hypers: Sequence[tuple[float, float, float, float]]) -> None:
         """Starts a step; `hypers` are (lr, weight decay, momentum or beta1, beta2) of each group."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -48,6 +48,11 @@ def shard_box(shape: Sequence[int], dim: int, parts: int,
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The worker's own piece; shares memory with `tensor`. Call it without autograd."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def placements(tensor: torch.Tensor) -> tuple[Placement, ...] | None:
+    """Where the pieces of a distributed tensor lie; None for a plain one."""
+    return tensor.placements if isinstance(tensor, DTensor) else None
 
 
 def holds(name: str, param: nn.Parameter, *, world_size: int, replicated: bool,

@@ -7,4 +7,4 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "support"))
 
-from dmuon_fixtures import daemon, module_daemon  # noqa: E402, F401  (fixtures)
+from dmuon_fixtures import daemon, module_daemon, two_nodes  # noqa: E402, F401  (fixtures)

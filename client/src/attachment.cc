@@ -143,6 +143,7 @@ absl::StatusOr<v1::BeginResponse> Attachment::Begin(bool must_resume, Deadline u
       begun_ = true;
       return response;
     }
+    if (IsPeerLost(response.status()) && Pause(until)) continue;
     if (!IsConnectionLost(response.status())) return response;
     DropSession();
     if (!Pause(until)) return response;
@@ -167,8 +168,9 @@ absl::StatusOr<v1::StepResponse> Attachment::Step(v1::StepRequest& request) {
     if (recovering) DMUON_RETURN_IF_ERROR(Resume(request.step(), until));
     StartStep(request);
     auto response = *FinishStep(Deadline::max());
-    if (response.ok() || !IsConnectionLost(response.status())) return response;
-    if (!recovering) until = CallDeadline();
+    const bool lost = IsConnectionLost(response.status());
+    if (!lost && !IsPeerLost(response.status())) return response;
+    if (lost && !recovering) until = CallDeadline();
     if (!Pause(until)) return response;
   }
 }

@@ -54,9 +54,9 @@ class Attachment {
   // whoever wants the answer.
   [[nodiscard]] bool CanStartStep() const { return begun_; }
   void StartStep(v1::StepRequest& request);
-  // The answer; nullopt when `until` passes first. After IsConnectionLost, Step goes on with it.
+  // The answer; nullopt when `until` passes first. After IsConnectionLost or IsPeerLost, Step goes on.
   std::optional<absl::StatusOr<v1::StepResponse>> FinishStep(Deadline until);
-  // Runs a step to its answer, through lost connections. DATA_LOSS/STATE_LOST when the daemon came
+  // Runs a step to its answer, through lost connections and lost peers. DATA_LOSS/STATE_LOST when the daemon came
   // back without the state of the step or of the one before.
   absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request);
   // Ends the session in order, if there is one. Also after Cancel.

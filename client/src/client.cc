@@ -206,7 +206,7 @@ absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
     return step_response_;
   }
   // The daemon gave up on somebody, not on us: the step goes on when the caller comes back.
-  const bool retry = status.code() == absl::StatusCode::kDeadlineExceeded;
+  const bool retry = status.code() == absl::StatusCode::kDeadlineExceeded || IsPeerLost(status);
   wanted_step_ = retry ? step : 0;
   const v1::ErrorReason reason = wire::ReasonOf(status);
   if (reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_STALE_GENERATION) {
@@ -229,7 +229,7 @@ void Client::PostStep() {
   attachment_.StartStep(step_request_);
 }
 
-// Reads the answer to the step in flight. When the connection is lost, the client thread takes over.
+// Reads the answer to the step in flight. When something is lost, the client thread takes over.
 void Client::Land(Deadline until) {
   landing_ = true;
   mu_.Unlock();
@@ -238,7 +238,7 @@ void Client::Land(Deadline until) {
   landing_ = false;
   if (response.has_value()) {
     in_flight_ = false;
-    done_ = !IsConnectionLost(response->status());
+    done_ = !IsConnectionLost(response->status()) && !IsPeerLost(response->status());
     outcome_ = response->status();
     if (response->ok()) step_response_ = **std::move(response);
   }

@@ -111,6 +111,8 @@ dmuon_status_t CodeOfReason(v1::ErrorReason reason) {
       return DMUON_NOT_READY;
     case v1::ERROR_REASON_NUMERICAL:
       return DMUON_NUMERICAL;
+    case v1::ERROR_REASON_PEER_LOST:
+      return DMUON_PEER_LOST;
     default:
       return DMUON_INTERNAL;
   }
@@ -243,9 +245,10 @@ const char* NameOf(int32_t status) {
                                            "DMUON_STATE_LOST",
                                            "DMUON_NUMERICAL",
                                            "DMUON_INTERNAL",
-                                           "DMUON_REATTACHED"};
-  static_assert(std::size(kNames) == DMUON_REATTACHED + 1);
-  if (status < 0 || status > DMUON_REATTACHED) return "DMUON_UNKNOWN_STATUS";
+                                           "DMUON_REATTACHED",
+                                           "DMUON_PEER_LOST"};
+  static_assert(std::size(kNames) == DMUON_PEER_LOST + 1);
+  if (status < 0 || status > DMUON_PEER_LOST) return "DMUON_UNKNOWN_STATUS";
   return kNames[status];
 }
 

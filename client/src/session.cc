@@ -227,6 +227,10 @@ bool IsConnectionLost(const absl::Status& status) {
          wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_SESSION;
 }
 
+bool IsPeerLost(const absl::Status& status) {
+  return wire::ReasonOf(status) == v1::ERROR_REASON_PEER_LOST;
+}
+
 absl::StatusOr<std::shared_ptr<Session>> Session::Open(const std::string& address,
                                                        const v1::OpenRequest& request,
                                                        Deadline deadline) {

@@ -27,6 +27,9 @@ using Deadline = Clock::time_point;
 // that restarted and does not know the session.
 bool IsConnectionLost(const absl::Status& status);
 
+// True for errors about another node of the job: nothing is half done, and trying again is safe.
+bool IsPeerLost(const absl::Status& status);
+
 class Session {
  public:
   // One attempt: Open, arena channel, hello, welcome. UNAVAILABLE names the address and the cause.

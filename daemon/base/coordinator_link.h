@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dmuon/v1/coordinator.pb.h"
 
 namespace dmuon {
@@ -30,7 +32,16 @@ class CoordinatorLink {
 
   // Thread-safe. UNAVAILABLE while there is no coordinator: the caller tells its worker to retry.
   virtual absl::Status RegisterWorker(v1::RegisterWorkerRequest request) = 0;
-  virtual absl::Status ReleaseJob(const std::string& job_id) = 0;
+  // `generation`: of the plan that is released; 0 when there was none.
+  virtual absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) = 0;
+
+  // The meeting of a job's nodes, as dmuon.v1.Meeting says; `meeting.node` is filled in.
+  virtual absl::StatusOr<uint64_t> NextAttempt(v1::Meeting meeting) = 0;
+  virtual absl::Status SetKey(v1::Meeting meeting, const std::string& key,
+                              const std::string& value) = 0;
+  // nullopt: nobody has set it yet.
+  virtual absl::StatusOr<std::optional<std::string>> GetKey(v1::Meeting meeting,
+                                                            const std::string& key) = 0;
 
   // "standalone" or the coordinator's address.
   [[nodiscard]] virtual std::string address() const = 0;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/coordinator/spec_difference.h"
 #include "daemon/plan/plan.h"
+#include "daemon/plan/routes.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
 
@@ -95,6 +96,7 @@ v1::WatchPlansResponse Coordinator::Job::PlanEvent(const std::string& node_id) c
   v1::WatchPlansResponse event;
   *event.mutable_plan() = *plan;
   event.set_last_sequence(LastSequence(node_id));
+  if (const auto it = routes.find(node_id); it != routes.end()) *event.mutable_routes() = it->second;
   return event;
 }
 
@@ -197,11 +199,14 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
 void Coordinator::ForgetWaiting(const std::string& node_id) {
   for (auto job = jobs_.begin(); job != jobs_.end();) {
     const auto current = job++;
-    if (current->second.plan.has_value()) continue;
-    std::erase_if(current->second.ranks,
-                  [&](const auto& rank) { return rank.second.node_id == node_id; });
-    if (current->second.ranks.empty()) jobs_.erase(current);
+    if (!current->second.plan.has_value()) ForgetWaiting(node_id, current);
   }
+}
+
+void Coordinator::ForgetWaiting(const std::string& node_id, Jobs::iterator job) {
+  std::erase_if(job->second.ranks,
+                [&](const auto& rank) { return rank.second.node_id == node_id; });
+  if (job->second.ranks.empty()) jobs_.erase(job);
 }
 
 Outcome Coordinator::Beat(absl::Time now, const v1::BeatRequest& request) {
@@ -333,19 +338,19 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
 void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   Job& ready = job->second;
   std::vector<std::vector<wire::ShardBoxes>> shards;
-  std::set<std::string> node_ids;
+  std::map<std::string, std::vector<uint32_t>> ranks_of;  // by node id
   for (const auto& [rank, registration] : ready.ranks) {  // in rank order, whoever came first
     v1::RegisterWorkerRequest request;
     request.ParseFromString(registration.shards);
     auto parsed = Parse(ready.spec, request, rank);
     if (!parsed.ok()) return Refuse(job, parsed.status(), "", outcome);
     shards.push_back(*std::move(parsed));
-    node_ids.insert(registration.node_id);
+    ranks_of[registration.node_id].push_back(rank);
   }
   std::vector<plan::NodeSlots> nodes;
-  for (const std::string& id : node_ids) {
+  for (const auto& [id, ranks] : ranks_of) {
     const Member& member = members_.at(id);
-    nodes.push_back({id, member.slots});
+    nodes.push_back({id, member.slots, ranks});
     ready.incarnations[id] = member.incarnation;
   }
   const std::string why = absl::StrCat("all ", ready.spec.world_size(), " ranks registered");
@@ -358,11 +363,13 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   }
   ++highest_generation_;
   ready.plan = *std::move(plan);
+  std::vector<v1::Routes> routes = plan::MakeRoutes(ready.spec, shards, *ready.plan);
+  for (size_t n = 0; n < nodes.size(); ++n) ready.routes[nodes[n].node_id] = std::move(routes[n]);
   outcome.planning = Planning::kPlanned;
   outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",
                                 ready.plan->units_size(), " units on ", nodes.size(), " nodes (",
                                 why, ")");
-  for (const std::string& id : node_ids) outcome.outgoing.push_back({id, ready.PlanEvent(id)});
+  for (const auto& [id, ranks] : ranks_of) outcome.outgoing.push_back({id, ready.PlanEvent(id)});
 }
 
 void Coordinator::Refuse(Jobs::iterator job, const absl::Status& why, absl::string_view except,
@@ -382,11 +389,52 @@ Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest&
     return Fail(std::move(status));
   }
   Outcome outcome;
-  if (jobs_.erase(request.job_id()) > 0) {
-    outcome.reason = absl::StrCat("job ", request.job_id(), " is released by node ",
-                                  request.node().node_id());
+  const auto job = jobs_.find(request.job_id());
+  if (job == jobs_.end()) return outcome;
+  const std::string& node_id = request.node().node_id();
+  const uint64_t generation = job->second.plan.has_value() ? job->second.plan->generation() : 0;
+  if (generation != request.generation()) return outcome;
+  if (generation == 0) {
+    ForgetWaiting(node_id, job);
+  } else {
+    jobs_.erase(job);
   }
+  outcome.reason = absl::StrCat("job ", request.job_id(), " is released by node ", node_id);
   return outcome;
+}
+
+absl::Status Coordinator::CheckMeeting(const v1::Meeting& meeting) const {
+  DMUON_RETURN_IF_ERROR(CheckMember(meeting.node()));
+  const auto job = jobs_.find(meeting.job_id());
+  if (job == jobs_.end() || !job->second.plan.has_value()) {
+    return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
+                       absl::StrCat("job '", meeting.job_id(), "' is not planned"));
+  }
+  if (job->second.plan->generation() != meeting.generation()) {
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STALE_GENERATION,
+                       absl::StrCat("generation ", meeting.generation(), " of job '",
+                                    meeting.job_id(), "'; current is ",
+                                    job->second.plan->generation()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Coordinator::NextAttempt(const v1::Meeting& meeting) {
+  DMUON_RETURN_IF_ERROR(CheckMeeting(meeting));
+  return jobs_.at(meeting.job_id()).meeting_point.NextAttempt(meeting.attempt());
+}
+
+absl::Status Coordinator::SetKey(const v1::SetKeyRequest& request) {
+  DMUON_RETURN_IF_ERROR(CheckMeeting(request.meeting()));
+  return jobs_.at(request.meeting().job_id())
+      .meeting_point.Set(request.meeting().attempt(), request.key(), request.value());
+}
+
+absl::StatusOr<std::optional<std::string>> Coordinator::GetKey(
+    const v1::GetKeyRequest& request) const {
+  DMUON_RETURN_IF_ERROR(CheckMeeting(request.meeting()));
+  return jobs_.at(request.meeting().job_id())
+      .meeting_point.Get(request.meeting().attempt(), request.key());
 }
 
 std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string& node_id) const {

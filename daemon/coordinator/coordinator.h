@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "daemon/coordinator/meeting_point.h"
 #include "dmuon/v1/coordinator.pb.h"
 #include "wire/validate.h"
 
@@ -75,8 +76,15 @@ class Coordinator {
   // then, and plan or refusal go out as events. A rank that registers again replaces what it
   // registered before; in a planned job it must say the same and gets the current plan again.
   Outcome RegisterWorker(absl::Time now, const v1::RegisterWorkerRequest& request);
-  // OK also when the job is unknown: releasing twice is harmless.
+  // OK also when the job or its generation is unknown: releasing twice is harmless.
   Outcome ReleaseJob(absl::Time now, const v1::ReleaseJobRequest& request);
+  // The meeting of a planned job's nodes. All: NOT_FOUND/UNKNOWN_JOB when the job is not planned,
+  // FAILED_PRECONDITION/STALE_GENERATION for another plan, ABORTED when a newer attempt has begun.
+  absl::StatusOr<uint64_t> NextAttempt(const v1::Meeting& meeting);
+  absl::Status SetKey(const v1::SetKeyRequest& request);
+  // nullopt: nobody has set it yet.
+  [[nodiscard]] absl::StatusOr<std::optional<std::string>> GetKey(
+      const v1::GetKeyRequest& request) const;
   // Drops members whose lease has run out.
   Outcome Tick(absl::Time now);
 
@@ -110,6 +118,8 @@ class Coordinator {
     std::string spec_bytes;  // its serialisation, for comparison
     std::map<uint32_t, Registration> ranks;
     std::optional<v1::Plan> plan;
+    std::map<std::string, v1::Routes> routes;  // by node id; only of a plan that was made here
+    MeetingPoint meeting_point;
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
 
@@ -122,11 +132,13 @@ class Coordinator {
   using Jobs = std::map<std::string, Job>;
 
   absl::Status CheckMember(const v1::NodeIdentity& node) const;
+  absl::Status CheckMeeting(const v1::Meeting& meeting) const;
   // Forgets what the process before this one took with it.
   void DropLost(const v1::JoinRequest& request, Outcome& outcome);
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
   // Forgets the node's registrations in jobs that have no plan yet.
   void ForgetWaiting(const std::string& node_id);
+  void ForgetWaiting(const std::string& node_id, Jobs::iterator job);
   Outcome RegisterWaiting(const v1::RegisterWorkerRequest& request);
   Outcome RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job);
   void PlanJob(Jobs::iterator job, Outcome& outcome);

@@ -116,6 +116,21 @@ absl::Status Host::ReleaseJob(const v1::ReleaseJobRequest& request) {
   return Run([&](Coordinator& core, absl::Time now) { return core.ReleaseJob(now, request); });
 }
 
+absl::StatusOr<uint64_t> Host::NextAttempt(const v1::Meeting& meeting) {
+  wire::MutexLock lock(mu_);
+  return core_.NextAttempt(meeting);
+}
+
+absl::Status Host::SetKey(const v1::SetKeyRequest& request) {
+  wire::MutexLock lock(mu_);
+  return core_.SetKey(request);
+}
+
+absl::StatusOr<std::optional<std::string>> Host::GetKey(const v1::GetKeyRequest& request) {
+  wire::MutexLock lock(mu_);
+  return core_.GetKey(request);
+}
+
 void Host::Tick() {
   // Ticking has no caller to answer.
   Run([](Coordinator& core, absl::Time now) { return core.Tick(now); }).IgnoreError();

@@ -50,6 +50,9 @@ class Host {
   // UNAVAILABLE, and nothing changed, when the next generation cannot be stored.
   absl::Status RegisterWorker(const v1::RegisterWorkerRequest& request);
   absl::Status ReleaseJob(const v1::ReleaseJobRequest& request);
+  absl::StatusOr<uint64_t> NextAttempt(const v1::Meeting& meeting);
+  absl::Status SetKey(const v1::SetKeyRequest& request);
+  absl::StatusOr<std::optional<std::string>> GetKey(const v1::GetKeyRequest& request);
   v1::GetClusterStatusResponse GetClusterStatus();
   absl::StatusOr<v1::GetPlanResponse> GetPlan(const v1::GetPlanRequest& request);
 

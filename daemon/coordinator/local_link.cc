@@ -62,11 +62,36 @@ class LocalLink final : public CoordinatorLink {
     return host_->RegisterWorker(request);
   }
 
-  absl::Status ReleaseJob(const std::string& job_id) override {
+  absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) override {
     v1::ReleaseJobRequest request;
     DMUON_RETURN_IF_ERROR(Identify(*request.mutable_node()));
     request.set_job_id(job_id);
+    request.set_generation(generation);
     return host_->ReleaseJob(request);
+  }
+
+  absl::StatusOr<uint64_t> NextAttempt(v1::Meeting meeting) override {
+    DMUON_RETURN_IF_ERROR(Identify(*meeting.mutable_node()));
+    return host_->NextAttempt(meeting);
+  }
+
+  absl::Status SetKey(v1::Meeting meeting, const std::string& key,
+                      const std::string& value) override {
+    DMUON_RETURN_IF_ERROR(Identify(*meeting.mutable_node()));
+    v1::SetKeyRequest request;
+    *request.mutable_meeting() = std::move(meeting);
+    request.set_key(key);
+    request.set_value(value);
+    return host_->SetKey(request);
+  }
+
+  absl::StatusOr<std::optional<std::string>> GetKey(v1::Meeting meeting,
+                                                    const std::string& key) override {
+    DMUON_RETURN_IF_ERROR(Identify(*meeting.mutable_node()));
+    v1::GetKeyRequest request;
+    *request.mutable_meeting() = std::move(meeting);
+    request.set_key(key);
+    return host_->GetKey(request);
   }
 
   [[nodiscard]] std::string address() const override { return "standalone"; }

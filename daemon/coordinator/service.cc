@@ -168,6 +168,30 @@ class ServiceImpl final : public Service, public v1::CoordinatorService::Callbac
                                        v1::ReleaseJobResponse*) override {
     return Answer(context, [&] { return host_->ReleaseJob(*request); });
   }
+  grpc::ServerUnaryReactor* NextAttempt(grpc::CallbackServerContext* context,
+                                        const v1::NextAttemptRequest* request,
+                                        v1::NextAttemptResponse* response) override {
+    return Answer(context, [&]() -> absl::Status {
+      DMUON_ASSIGN_OR_RETURN(const uint64_t attempt, host_->NextAttempt(request->meeting()));
+      response->set_attempt(attempt);
+      return absl::OkStatus();
+    });
+  }
+  grpc::ServerUnaryReactor* SetKey(grpc::CallbackServerContext* context,
+                                   const v1::SetKeyRequest* request,
+                                   v1::SetKeyResponse*) override {
+    return Answer(context, [&] { return host_->SetKey(*request); });
+  }
+  grpc::ServerUnaryReactor* GetKey(grpc::CallbackServerContext* context,
+                                   const v1::GetKeyRequest* request,
+                                   v1::GetKeyResponse* response) override {
+    return Answer(context, [&]() -> absl::Status {
+      DMUON_ASSIGN_OR_RETURN(const std::optional<std::string> value, host_->GetKey(*request));
+      response->set_found(value.has_value());
+      response->set_value(value.value_or(""));
+      return absl::OkStatus();
+    });
+  }
   grpc::ServerUnaryReactor* GetClusterStatus(grpc::CallbackServerContext* context,
                                              const v1::GetClusterStatusRequest*,
                                              v1::GetClusterStatusResponse* response) override {

@@ -75,9 +75,10 @@ absl::Status EngineOptions::Validate() const {
 }
 
 Engine::Engine(EngineOptions options, kernels::Backend* backend, CoordinatorLink* link,
-               Metrics* metrics)
+               Metrics* metrics, ConnectPeers connect_peers)
     : options_(std::move(options)),
       link_(link),
+      connect_peers_(std::move(connect_peers)),
       metrics_(metrics),
       backend_(backend),
       budget_(options_.memory_limit_bytes) {
@@ -147,6 +148,8 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
   environment.metrics = metrics_;
   environment.budget = &budget_;
   environment.registrations = &registrations_;
+  environment.connect_peers = connect_peers_;
+  environment.connect_timeout = options_.step_timeout;
   environment.on_end = [this](const std::string& job_id) { OnJobEnd(job_id); };
   environment.on_session_dropped = [this](SessionId session) { OnSessionDropped(session); };
   auto job = std::make_shared<Job>(std::move(core), std::move(environment));

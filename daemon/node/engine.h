@@ -47,9 +47,10 @@ struct EngineOptions {
 
 class Engine : public ChannelOwner {
  public:
-  // All pointers outlive the engine. `options` are valid.
-  Engine(EngineOptions options, kernels::Backend* backend, CoordinatorLink* link,
-         Metrics* metrics);
+  // All pointers outlive the engine. `options` are valid. `connect_peers` makes the connections of
+  // jobs that are spread over several nodes.
+  Engine(EngineOptions options, kernels::Backend* backend, CoordinatorLink* link, Metrics* metrics,
+         ConnectPeers connect_peers);
   ~Engine() override;
 
   // Joins the coordinator.
@@ -95,6 +96,7 @@ class Engine : public ChannelOwner {
   const EngineOptions options_;
   v1::NodeIdentity node_;
   CoordinatorLink* const link_;
+  const ConnectPeers connect_peers_;
   Metrics* const metrics_;
   kernels::Backend* const backend_;
   MemoryBudget budget_;

@@ -70,19 +70,59 @@ class GrpcLink final : public CoordinatorLink {
     });
   }
 
-  absl::Status ReleaseJob(const std::string& job_id) override {
+  absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) override {
     v1::ReleaseJobRequest request;
     *request.mutable_node() = node_;
     request.set_job_id(job_id);
+    request.set_generation(generation);
     v1::ReleaseJobResponse response;
     return Call([&](grpc::ClientContext* context) {
       return stub_->ReleaseJob(context, request, &response);
     });
   }
 
+  absl::StatusOr<uint64_t> NextAttempt(v1::Meeting meeting) override {
+    v1::NextAttemptRequest request;
+    *request.mutable_meeting() = Mine(std::move(meeting));
+    v1::NextAttemptResponse response;
+    DMUON_RETURN_IF_ERROR(Call([&](grpc::ClientContext* context) {
+      return stub_->NextAttempt(context, request, &response);
+    }));
+    return response.attempt();
+  }
+
+  absl::Status SetKey(v1::Meeting meeting, const std::string& key,
+                      const std::string& value) override {
+    v1::SetKeyRequest request;
+    *request.mutable_meeting() = Mine(std::move(meeting));
+    request.set_key(key);
+    request.set_value(value);
+    v1::SetKeyResponse response;
+    return Call([&](grpc::ClientContext* context) {
+      return stub_->SetKey(context, request, &response);
+    });
+  }
+
+  absl::StatusOr<std::optional<std::string>> GetKey(v1::Meeting meeting,
+                                                    const std::string& key) override {
+    v1::GetKeyRequest request;
+    *request.mutable_meeting() = Mine(std::move(meeting));
+    request.set_key(key);
+    v1::GetKeyResponse response;
+    DMUON_RETURN_IF_ERROR(Call([&](grpc::ClientContext* context) {
+      return stub_->GetKey(context, request, &response);
+    }));
+    return response.found() ? std::optional(response.value()) : std::nullopt;
+  }
+
   std::string address() const override { return address_; }
 
  private:
+  v1::Meeting Mine(v1::Meeting meeting) const {
+    *meeting.mutable_node() = node_;
+    return meeting;
+  }
+
   template <typename Fn>
   absl::Status Call(Fn&& call) {
     grpc::ClientContext context;

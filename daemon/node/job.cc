@@ -13,6 +13,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/sha256.h"
+#include "daemon/plan/plan.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -237,20 +238,20 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
       return;
     }
     // Made for a former job of this id, or before a rank registered anew: ours is on its way.
-    const bool here = event.plan().nodes_size() == 1;
-    if (answered.size() < (here ? world_size_ : std::max<size_t>(accepted_.size(), 1))) {
+    const std::vector<uint32_t> ranks = RanksHere(event.plan());
+    if (ranks.empty() || !std::includes(answered.begin(), answered.end(), ranks.begin(), ranks.end())) {
       LogInfo("job ", job_id_, ": generation ", event.plan().generation(),
               " is older than the registrations here");
       return;
     }
-    if (absl::Status status = Adopt(event.plan()); !status.ok()) {
+    if (absl::Status status = Adopt(event.plan(), event.routes()); !status.ok()) {
       LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
-      Release();
+      Release(event.plan().generation());
       Refuse(answered, status);
       return;
     }
     unsent_.clear();
-    CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation()));
+    CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation(), ranks));
   });
 }
 
@@ -267,35 +268,43 @@ void Job::Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why) {
   CarryOut(core_.PlanRefused(MonotonicNow(), ranks, why));
 }
 
-absl::Status Job::Adopt(const v1::Plan& plan) {
-  if (plan.nodes_size() != 1 || plan.nodes(0) != environment_.node.node_id()) {
-    return absl::UnimplementedError(
-        absl::StrCat("job '", job_id_, "' is spread over ", plan.nodes_size(),
-                     " nodes; all workers of a job must be attached to one daemon"));
-  }
-  for (uint32_t rank = 0; rank < world_size_; ++rank) {
-    if (!accepted_.contains(rank)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job '", job_id_, "': rank ", rank, " is not registered on this node"));
+// Ascending.
+std::vector<uint32_t> Job::RanksHere(const v1::Plan& plan) const {
+  std::vector<uint32_t> ranks;
+  for (int rank = 0; rank < plan.rank_nodes_size(); ++rank) {
+    const auto node = static_cast<int>(plan.rank_nodes(rank));
+    if (node < plan.nodes_size() && plan.nodes(node) == environment_.node.node_id()) {
+      ranks.push_back(static_cast<uint32_t>(rank));
     }
   }
+  return ranks;
+}
+
+absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
+  DMUON_RETURN_IF_ERROR(plan::ValidatePlan(spec_, plan, routes));
+  const std::vector<uint32_t> ranks = RanksHere(plan);
+  const uint32_t self = plan.rank_nodes(static_cast<int>(ranks.front()));
   DMUON_ASSIGN_OR_RETURN(
       state_share_,
-      environment_.budget->Take(OwnedState::BytesFor(spec_, plan, 0),
+      environment_.budget->Take(StepPipeline::BytesFor(spec_, plan, routes, self),
                                 absl::StrCat("the optimizer state of job '", job_id_, "'")));
   plan_ = plan;
+  if (plan.nodes_size() > 1) {
+    peers_ = std::make_unique<Peers>(plan_, self, environment_.link, environment_.connect_peers);
+    // Now, so that a peer that cannot be reached is found before training begins.
+    DMUON_RETURN_IF_ERROR(peers_->Connect(MonotonicNow() + environment_.connect_timeout));
+  }
   workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
-  for (auto& [rank, shards] : accepted_) workers_->SetShards(rank, shards.boxes);
-  workers_->Finish();
+  for (const uint32_t rank : ranks) workers_->SetShards(rank, accepted_.at(rank).boxes);
   kernels::Backend* backend = environment_.backend;
   const int threads = environment_.threads_per_slot;
   slots_ = std::make_unique<SlotThreads>(environment_.slots,
                                          [backend, threads] { backend->BindThread(threads); });
-  pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, 0, workers_.get(), backend,
-                                             slots_.get());
+  pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, routes, self, workers_.get(), backend,
+                                             slots_.get(), peers_.get());
   LogInfo("job ", job_id_, ": generation ", plan_.generation(), ", ", pipeline_->matrix_units(),
           " matrices and ", pipeline_->elementwise_units(), " element-wise units on ",
-          environment_.slots, " slots (", plan_.reason(), ")");
+          environment_.slots, " slots, ", plan.nodes_size(), " nodes (", plan_.reason(), ")");
   PublishPlan();
   return absl::OkStatus();
 }
@@ -312,13 +321,14 @@ void Job::CarryOut(Actions actions) {
             [&](action::GiveArena& give) {
               CarryOut(core_.ArenaGiven(MonotonicNow(), give.session, GiveArena(give.session)));
             },
-            [&](action::Initialize&) {
-              CarryOut(core_.Initialized(MonotonicNow(), pipeline_->Initialize()));
+            [&](action::Initialize& initialize) {
+              CarryOut(core_.Initialized(MonotonicNow(),
+                                         pipeline_->Initialize(initialize.deadline)));
             },
             [&](action::Deliver& deliver) {
               pipeline_->Deliver(core_.last_step(), sessions_.at(deliver.session)->rank());
             },
-            [&](action::RunStep& run) { RunStep(run.step); },
+            [&](action::RunStep& run) { RunStep(run.step, run.deadline); },
             [&](action::DropSession& drop) { DropSession(drop.session); },
             [&](action::EndJob&) { End(); },
         },
@@ -383,12 +393,12 @@ absl::Status Job::GiveArena(SessionId session) {
   return worker.SendArena(frame, worker.arena.fd());
 }
 
-void Job::RunStep(uint64_t step) {
+void Job::RunStep(uint64_t step, absl::Time deadline) {
   std::vector<kernels::Hyper> hypers;
   for (const v1::Hyper& hyper : step_request_.hypers()) hypers.push_back(ToHyper(hyper));
   StepReport report;
   const absl::Time begin = MonotonicNow();
-  const absl::Status status = pipeline_->Run(step, hypers, report);
+  const absl::Status status = pipeline_->Run(step, hypers, deadline, report);
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   environment_.metrics->Observe(MetricId::kStepBarrierWait, {job_id_},
                                 absl::ToDoubleSeconds(begin - first_arrival_));
@@ -415,12 +425,12 @@ void Job::DropSession(SessionId session) {
 void Job::End() {
   ended_ = true;
   LogInfo("job ", job_id_, ": ended at step ", core_.last_step());
-  Release();
+  Release(plan_.generation());
   environment_.on_end(job_id_);
 }
 
-void Job::Release() {
-  if (absl::Status status = environment_.link->ReleaseJob(job_id_); !status.ok()) {
+void Job::Release(uint64_t generation) {
+  if (absl::Status status = environment_.link->ReleaseJob(job_id_, generation); !status.ok()) {
     LogWarning("job ", job_id_, ": cannot tell the coordinator that it ended: ", status.message());
   }
 }

@@ -21,6 +21,7 @@
 #include "daemon/base/metrics.h"
 #include "daemon/node/job_core.h"
 #include "daemon/node/memory_budget.h"
+#include "daemon/node/peers.h"
 #include "daemon/node/slot_threads.h"
 #include "daemon/node/step_pipeline.h"
 #include "daemon/node/worker_boxes.h"
@@ -46,6 +47,9 @@ struct JobEnvironment {
   Metrics* metrics = nullptr;
   MemoryBudget* budget = nullptr;
   std::atomic<uint64_t>* registrations = nullptr;  // sent by this process
+  ConnectPeers connect_peers;  // for jobs of several nodes
+  // How long nodes wait for each other when a plan is adopted.
+  absl::Duration connect_timeout = absl::Seconds(60);
   // Called once, from the job's thread, when the job is over: it answers nothing any more.
   std::function<void(const std::string& job_id)> on_end;
   // Called from the job's thread when a session is over.
@@ -99,15 +103,16 @@ class Job {
   // Ranks whose accepted registration an event that rests on `last_sequence` answers.
   std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
   void Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why);
-  absl::Status Adopt(const v1::Plan& plan);
+  absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);
+  [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;
   void SendRegistration(SessionId session);
   void ResendRegistrations();
   absl::Status GiveArena(SessionId session);
-  void RunStep(uint64_t step);
+  void RunStep(uint64_t step, absl::Time deadline);
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);
   void End();
-  void Release();
+  void Release(uint64_t generation);
   void PublishPlan();
   void PublishSnapshot();
   void CountStep(const absl::Status& status, const StepReport& report, double seconds);
@@ -129,6 +134,7 @@ class Job {
   v1::JobSpec spec_;
   v1::Plan plan_;
   std::unique_ptr<WorkerBoxes> workers_;
+  std::unique_ptr<Peers> peers_;  // null on one node
   std::unique_ptr<SlotThreads> slots_;
   std::unique_ptr<StepPipeline> pipeline_;
   MemoryBudget::Share state_share_;

@@ -101,6 +101,13 @@ Actions JobCore::Register(absl::Time now, SessionId session, Ticket ticket, absl
     actions.push_back(action::ReplyTo{ticket, status});
     return actions;
   }
+  if (!r->here) {
+    actions.push_back(action::ReplyTo{
+        ticket, Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                      absl::StrCat("rank ", rank, " of job '", options_.job_id,
+                                   "' belongs to another node in generation ", generation_))});
+    return actions;
+  }
   r->offered = digest;
   if (absl::Status status = CheckOffer(rank); generation_ != 0 && !status.ok()) {
     actions.push_back(action::ReplyTo{ticket, status});
@@ -134,11 +141,14 @@ Actions JobCore::RegistrationAnswered(absl::Time now, SessionId session,
   return actions;
 }
 
-Actions JobCore::PlanArrived(absl::Time now, uint64_t generation) {
+Actions JobCore::PlanArrived(absl::Time now, uint64_t generation,
+                             const std::vector<uint32_t>& ranks) {
   (void)now;
   Actions actions;
   if (generation_ != 0) return actions;
   generation_ = generation;
+  for (Rank& rank : ranks_) rank.here = false;
+  for (const uint32_t rank : ranks) ranks_[rank].here = true;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     Rank& r = ranks_[rank];
     if (r.stage != Stage::kRegistering) continue;
@@ -211,10 +221,24 @@ Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::T
   return actions;
 }
 
+template <typename Condition>
+bool JobCore::AllHere(const Condition& condition) const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [&](const Rank& rank) { return !rank.here || condition(rank); });
+}
+
+absl::Time JobCore::FirstDeadline() const {
+  absl::Time first = absl::InfiniteFuture();
+  for (const Rank& rank : ranks_) {
+    if (rank.ticket != 0) first = std::min(first, rank.deadline);
+  }
+  return first;
+}
+
 void JobCore::MaybeInitialize(Actions& actions) {
-  const bool all = std::all_of(ranks_.begin(), ranks_.end(),
-                               [](const Rank& r) { return r.stage == Stage::kBeginning; });
-  if (all) actions.push_back(action::Initialize{});
+  if (AllHere([](const Rank& r) { return r.stage == Stage::kBeginning; })) {
+    actions.push_back(action::Initialize{FirstDeadline()});
+  }
 }
 
 Actions JobCore::Initialized(absl::Time now, const absl::Status& status) {
@@ -222,6 +246,7 @@ Actions JobCore::Initialized(absl::Time now, const absl::Status& status) {
   Actions actions;
   initialized_ = status.ok();
   for (Rank& rank : ranks_) {
+    if (rank.stage != Stage::kBeginning) continue;
     rank.stage = status.ok() ? Stage::kReady : Stage::kRegistered;
     Answer(rank, status, actions);
   }
@@ -262,9 +287,7 @@ Actions JobCore::Step(absl::Time now, SessionId session, Ticket ticket, absl::Ti
 }
 
 void JobCore::MaybeRunStep(Actions& actions) {
-  const bool all =
-      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.stepping; });
-  if (!all) return;
+  if (!AllHere([](const Rank& r) { return r.stepping; })) return;
   if (absl::Status status = CompareHypers(); !status.ok()) {
     for (Rank& rank : ranks_) {
       rank.stepping = false;
@@ -272,14 +295,15 @@ void JobCore::MaybeRunStep(Actions& actions) {
     }
     return;
   }
-  actions.push_back(action::RunStep{last_step_ + 1});
+  actions.push_back(action::RunStep{last_step_ + 1, FirstDeadline()});
 }
 
 absl::Status JobCore::CompareHypers() const {
-  for (size_t rank = 1; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank].hypers != ranks_[0].hypers) {
+  const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.here; });
+  for (auto rank = first; rank != ranks_.end(); ++rank) {
+    if (rank->here && rank->hypers != first->hypers) {
       return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_HYPER_MISMATCH,
-                   absl::StrCat("ranks 0 and ", rank, " of job '", options_.job_id,
+                   absl::StrCat("ranks ", first - ranks_.begin(), " and ", rank - ranks_.begin(), " of job '", options_.job_id,
                                 "' sent different hyper-parameters for step ", last_step_ + 1));
     }
   }
@@ -331,8 +355,7 @@ void JobCore::Detach(absl::Time now, Rank& rank, Actions& actions) {
   rank.session = 0;
   rank.stepping = false;
   if (!rank_of_.empty()) return;
-  const bool all_closed =
-      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.closed; });
+  const bool all_closed = AllHere([](const Rank& r) { return r.closed; });
   if (all_closed || !initialized_ || !failure_.ok()) {
     actions.push_back(action::EndJob{});
   } else {
@@ -383,18 +406,16 @@ std::string JobCore::Others(Stage at_least, bool stepping) const {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const Rank& r = ranks_[rank];
+    if (!r.here) continue;
     if (r.stage < at_least || (stepping && !r.stepping)) missing.push_back(rank);
   }
   return missing.empty() ? "" : RankList(missing);
 }
 
 absl::Time JobCore::next_deadline() const {
-  absl::Time next = rank_of_.empty() ? orphaned_since_ + options_.orphan_timeout
-                                     : absl::InfiniteFuture();
-  for (const Rank& rank : ranks_) {
-    if (rank.ticket != 0) next = std::min(next, rank.deadline);
-  }
-  return next;
+  const absl::Time orphaned = rank_of_.empty() ? orphaned_since_ + options_.orphan_timeout
+                                               : absl::InfiniteFuture();
+  return std::min(orphaned, FirstDeadline());
 }
 
 size_t JobCore::steps_arrived() const {

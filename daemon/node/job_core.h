@@ -7,7 +7,8 @@
 // shell (job.h).
 //
 // A rank goes absent -> open -> registered -> ready, and back to absent when its worker closes or
-// dies. A step runs when every rank is ready and has asked for it. Requests that wait hold a
+// dies. A step runs when every rank of this node is ready and has asked for it; which ranks these are
+// the plan says. Requests that wait hold a
 // ticket; each ticket gets exactly one reply, at the latest at its deadline, and a reply that is
 // not OK means that nothing changed.
 #pragma once
@@ -39,12 +40,15 @@ struct SendRegistration {  // to the coordinator
 struct GiveArena {  // allocate, map, pass the descriptor
   SessionId session = 0;
 };
-struct Initialize {};  // masters from the workers' arenas
+struct Initialize {  // masters from the workers' arenas
+  absl::Time deadline;  // of the first request that waits for it
+};
 struct Deliver {       // current parameters into one worker's arena
   SessionId session = 0;
 };
 struct RunStep {
   uint64_t step = 0;
+  absl::Time deadline;  // of the first request that waits for it
 };
 struct DropSession {  // its arena and channel
   SessionId session = 0;
@@ -79,8 +83,9 @@ class JobCore {
                    const std::string& digest);
   // The coordinator's answer to one registration: it counts from now on, or is refused.
   Actions RegistrationAnswered(absl::Time now, SessionId session, const absl::Status& status);
-  // The plan is adopted: owned state is built. A job keeps its first plan while it lives.
-  Actions PlanArrived(absl::Time now, uint64_t generation);
+  // The plan is adopted: owned state is built. A job keeps its first plan while it lives. `ranks`:
+  // those of this node; the others do not concern it from now on.
+  Actions PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks);
   // The registrations of these ranks are forgotten.
   Actions PlanRefused(absl::Time now, const std::vector<uint32_t>& ranks,
                       const absl::Status& status);
@@ -118,6 +123,7 @@ class JobCore {
  private:
   enum class Stage : uint8_t { kAbsent, kOpen, kRegistering, kRegistered, kBeginning, kReady };
   struct Rank {
+    bool here = true;  // as far as this node knows
     Stage stage = Stage::kAbsent;
     SessionId session = 0;
     std::string offered;     // digest of its last registration
@@ -135,6 +141,9 @@ class JobCore {
   void Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline);
   void Answer(Rank& rank, const absl::Status& status, Actions& actions);
   void Detach(absl::Time now, Rank& rank, Actions& actions);
+  template <typename Condition>
+  [[nodiscard]] bool AllHere(const Condition& condition) const;
+  [[nodiscard]] absl::Time FirstDeadline() const;
   void MaybeInitialize(Actions& actions);
   void MaybeRunStep(Actions& actions);
   absl::Status CompareHypers() const;

@@ -28,6 +28,7 @@
 #include "daemon/node/engine.h"
 #include "daemon/node/grpc_link.h"
 #include "daemon/node/service.h"
+#include "daemon/transport/gloo_transport.h"
 #include "kernels/backend.h"
 #include "wire/address.h"
 #include "wire/error.h"
@@ -47,6 +48,7 @@ struct Flags {
   std::string coordinator;
   std::string state_dir;
   std::string node_id;
+  std::string data_address = "127.0.0.1";
   std::string backend = "cpu";
   std::string metrics = "127.0.0.1:0";
   std::string log_level = "info";
@@ -74,6 +76,12 @@ void DescribeBehaviour(CLI::App& app, Flags& flags) {
       ->envname("DMUON_STATE_DIR");
   app.add_option("--node-id", flags.node_id, "Name of this node; default: the host name")
       ->envname("DMUON_NODE_ID");
+  app.add_option("--data-address", flags.data_address,
+                 "With --coordinator: IP address or host name of this node on the network that its "
+                 "gradients and parameters travel to other nodes; no encryption, a trusted network "
+                 "only")
+      ->envname("DMUON_DATA_ADDRESS")
+      ->capture_default_str();
   app.add_option("--step-timeout", flags.step_timeout_seconds,
                  "Seconds that the workers of a step wait for each other. Longer rides out slow "
                  "restarts; a lost worker is reported later. Clients wait longer than this")
@@ -223,6 +231,22 @@ absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side
   return absl::OkStatus();
 }
 
+// Nodes of one job connect over TCP. A standalone node has no others.
+absl::StatusOr<dmuon::node::ConnectPeers> MakeConnectPeers(const Flags& flags,
+                                                           uint64_t memory_limit_bytes) {
+  if (flags.standalone) return dmuon::node::ConnectPeers();
+  dmuon::transport::GlooAddress address;
+  address.host = flags.data_address;
+  DMUON_ASSIGN_OR_RETURN(std::shared_ptr<dmuon::transport::GlooDevice> device,
+                         dmuon::transport::OpenGlooDevice(address));
+  dmuon::transport::Options options;
+  options.max_batch_bytes = memory_limit_bytes;  // messages are staged within it
+  return [device, options](const dmuon::transport::Mesh& mesh,
+                           dmuon::transport::KeyValueStore& store, absl::Time deadline) {
+    return dmuon::transport::ConnectGloo(device, store, mesh, options, deadline);
+  };
+}
+
 absl::Status Serve(Flags flags) {
   DMUON_ASSIGN_OR_RETURN(const EngineOptions engine_options, ToOptions(flags));
   DMUON_ASSIGN_OR_RETURN(const dmuon::LogLevel level, dmuon::ParseLogLevel(flags.log_level));
@@ -233,7 +257,10 @@ absl::Status Serve(Flags flags) {
                          dmuon::kernels::MakeBackend(flags.backend));
   metrics.Set(dmuon::MetricId::kBuildInfo, {dmuon::Version(), dmuon::Commit(), backend->name()}, 1);
   DMUON_ASSIGN_OR_RETURN(CoordinatorSide side, MakeCoordinatorSide(flags, &metrics));
-  Engine engine(engine_options, backend.get(), side.link.get(), &metrics);
+  DMUON_ASSIGN_OR_RETURN(dmuon::node::ConnectPeers connect_peers,
+                         MakeConnectPeers(flags, engine_options.memory_limit_bytes));
+  Engine engine(engine_options, backend.get(), side.link.get(), &metrics,
+                std::move(connect_peers));
   dmuon::node::NodeDescription description;
   description.version = dmuon::VersionText();
   description.backend = std::string(backend->name());

@@ -12,10 +12,6 @@
 namespace dmuon::node {
 namespace {
 
-kernels::DType ToKernel(v1::DType dtype) {
-  return dtype == v1::DTYPE_BFLOAT16 ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
-}
-
 kernels::Optimizer ToOptimizer(const v1::MuonOptions& options) {
   kernels::Optimizer muon = kernels::Muon();
   muon.momentum = options.momentum_form() == v1::MOMENTUM_FORM_ACCUMULATE
@@ -64,16 +60,6 @@ uint64_t FloatsOf(const kernels::Optimizer& optimizer) {
   return 2 + static_cast<uint64_t>(optimizer.state_buffers());  // weight, staging, state
 }
 
-wire::Box UnitBox(const v1::Unit& unit) {
-  wire::Box box;
-  box.ndim = unit.box().offset_size();
-  for (int d = 0; d < box.ndim; ++d) {
-    box.offset[static_cast<size_t>(d)] = unit.box().offset(d);
-    box.length[static_cast<size_t>(d)] = unit.box().length(d);
-  }
-  return box;
-}
-
 }  // namespace
 
 std::vector<kernels::Optimizer> OptimizersOf(const v1::JobSpec& job) {
@@ -96,13 +82,15 @@ kernels::Hyper ToHyper(const v1::Hyper& hyper) {
 OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node, uint32_t slot,
                        kernels::Backend* backend)
     : job_(&job), optimizers_(OptimizersOf(job)), backend_(backend) {
-  for (const v1::Unit& planned : plan.units()) {
+  for (int index = 0; index < plan.units_size(); ++index) {
+    const v1::Unit& planned = plan.units(index);
     const v1::Slot& owner = planned.owners(0);
     if (owner.node() != node || owner.slot() != slot) continue;
     OwnedUnit unit;
+    unit.index = static_cast<uint32_t>(index);
     unit.tensor = planned.tensor();
     unit.group = job.tensors(static_cast<int>(unit.tensor)).group();
-    unit.box = UnitBox(planned);
+    unit.box = wire::FromProto(planned.box());
     std::tie(unit.rows, unit.cols) = MatrixOf(unit.box);
     const auto elements = static_cast<size_t>(unit.box.elements());
     unit.weight.assign(elements, 0.0F);
@@ -121,7 +109,7 @@ uint64_t OwnedState::BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint
   for (const v1::Unit& unit : plan.units()) {
     if (unit.owners(0).node() != node) continue;
     const uint32_t group = job.tensors(static_cast<int>(unit.tensor())).group();
-    bytes += 4 * FloatsOf(optimizers[group]) * static_cast<uint64_t>(UnitBox(unit).elements());
+    bytes += 4 * FloatsOf(optimizers[group]) * static_cast<uint64_t>(wire::FromProto(unit.box()).elements());
   }
   return bytes;
 }
@@ -129,17 +117,13 @@ uint64_t OwnedState::BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint
 absl::Status OwnedState::Load(size_t i, const WorkerBoxes& workers) {
   OwnedUnit& unit = units_[i];
   const v1::Tensor& tensor = workers.tensor(unit.tensor);
-  const size_t size = wire::SizeOf(tensor.param_dtype());
+  for (const Arrival& load : unit.loads) {
+    Store(unit, load.piece->box, load.piece->dtype, load.message->at(*load.piece));
+  }
   // In reverse, so that where several workers hold an element the lowest rank's value stays.
-  for (uint32_t rank = workers.world_size(); rank-- > 0;) {
-    const wire::Box& box = workers.shard(rank, unit.tensor).param;
-    const std::byte* from = workers.arena(rank)->param(unit.tensor).data();
-    wire::ForEachRun(unit.box, box, [&](const wire::Run& run) {
-      backend_->CastToFloat(ToKernel(tensor.param_dtype()),
-                            from + static_cast<size_t>(run.b) * size,
-                            std::span(unit.weight).subspan(static_cast<size_t>(run.a),
-                                                           static_cast<size_t>(run.count)));
-    });
+  for (auto rank = workers.ranks().rbegin(); rank != workers.ranks().rend(); ++rank) {
+    Store(unit, workers.shard(*rank, unit.tensor).param, tensor.param_dtype(),
+          workers.arena(*rank)->param(unit.tensor).data());
   }
   if (!backend_->Measure(unit.weight).finite) {
     return wire::InvalidField(absl::StrCat("initial parameter '", tensor.name(), "', box ",
@@ -148,43 +132,60 @@ absl::Status OwnedState::Load(size_t i, const WorkerBoxes& workers) {
   return absl::OkStatus();
 }
 
+// What `box` and the unit share, into the weight.
+void OwnedState::Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype,
+                       const std::byte* from) const {
+  wire::ForEachRun(unit.box, box, [&](const wire::Run& run) {
+    backend_->CastToFloat(ToKernel(dtype), from + static_cast<size_t>(run.b) * wire::SizeOf(dtype),
+                          std::span(unit.weight).subspan(static_cast<size_t>(run.a),
+                                                         static_cast<size_t>(run.count)));
+  });
+}
+
 void OwnedState::Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing) {
   OwnedUnit& unit = units_[i];
-  const v1::Tensor& tensor = workers.tensor(unit.tensor);
-  const kernels::DType dtype = ToKernel(tensor.grad_dtype());
-  const size_t size = wire::SizeOf(tensor.grad_dtype());
-  const bool reduced = workers.reduced(unit.tensor);
-  const auto is_missing = [&](uint32_t rank) {
-    return std::find(missing.begin(), missing.end(), rank) != missing.end();
+  const auto stretch = [&](const wire::Run& run) {
+    return std::span(unit.gradient).subspan(static_cast<size_t>(run.a),
+                                            static_cast<size_t>(run.count));
   };
-  if (!missing.empty()) std::fill(unit.gradient.begin(), unit.gradient.end(), 0.0F);
-  for (const Holders& holders : workers.grad_holders(unit.tensor)) {
+  for (const GradientSource& source : unit.sources) {
     bool first = true;
-    for (const uint32_t rank : holders.ranks) {
-      if (is_missing(rank)) continue;
-      const std::byte* from = workers.arena(rank)->grad(unit.tensor).data();
-      wire::ForEachRun(unit.box, holders.box, [&](const wire::Run& run) {
-        const std::span<float> to = std::span(unit.gradient)
-                                        .subspan(static_cast<size_t>(run.a),
-                                                 static_cast<size_t>(run.count));
-        const std::byte* piece = from + static_cast<size_t>(run.b) * size;
-        if (first) {
-          backend_->CastToFloat(dtype, piece, to);
-        } else {
-          backend_->AddToFloat(dtype, piece, to);
-        }
-      });
+    for (const GradientTerm& term : source.terms) {
+      if (term.piece == nullptr && first) {
+        SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, unit.box,
+                 unit.gradient);
+      } else {
+        const auto [dtype, from] = TermBytes(unit, source, term, workers, missing);
+        wire::ForEachRun(unit.box, source.box, [&](const wire::Run& run) {
+          const std::byte* at = from + static_cast<size_t>(run.b) * wire::SizeOf(dtype);
+          if (first) {
+            backend_->CastToFloat(ToKernel(dtype), at, stretch(run));
+          } else {
+            backend_->AddToFloat(ToKernel(dtype), at, stretch(run));
+          }
+        });
+      }
       first = false;
-      if (reduced) break;  // every holder has the same values
     }
-    if (reduced || holders.ranks.size() == 1) continue;
-    wire::ForEachRun(unit.box, holders.box, [&](const wire::Run& run) {
-      backend_->Multiply(1.0 / static_cast<double>(holders.ranks.size()),
-                         std::span(unit.gradient).subspan(static_cast<size_t>(run.a),
-                                                          static_cast<size_t>(run.count)));
+    if (source.copies < 2) continue;
+    wire::ForEachRun(unit.box, source.box, [&](const wire::Run& run) {
+      backend_->Multiply(1.0 / static_cast<double>(source.copies), stretch(run));
     });
   }
   unit.stats = backend_->Measure(unit.gradient);
+}
+
+// A node's part of a piece, laid out as the piece: another node's lies in its message, this node's is
+// summed first.
+std::pair<v1::DType, const std::byte*> OwnedState::TermBytes(const OwnedUnit& unit,
+                                                             const GradientSource& source,
+                                                             const GradientTerm& term,
+                                                             const WorkerBoxes& workers,
+                                                             const MissingRanks& missing) {
+  if (term.piece != nullptr) return {term.piece->dtype, term.message->at(*term.piece)};
+  partial_.resize(static_cast<size_t>(source.box.elements()));
+  SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, source.box, partial_);
+  return {v1::DTYPE_FLOAT32, std::as_bytes(std::span(partial_)).data()};
 }
 
 absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip) {
@@ -213,19 +214,30 @@ void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {
 
 void OwnedState::Deliver(size_t i, const WorkerBoxes& workers, int64_t only_rank) const {
   const OwnedUnit& unit = units_[i];
-  const v1::Tensor& tensor = workers.tensor(unit.tensor);
-  const size_t size = wire::SizeOf(tensor.param_dtype());
-  for (uint32_t rank = 0; rank < workers.world_size(); ++rank) {
+  const v1::DType dtype = workers.tensor(unit.tensor).param_dtype();
+  for (const uint32_t rank : workers.ranks()) {
     if ((only_rank >= 0 && rank != only_rank) || workers.arena(rank) == nullptr) continue;
-    const wire::Box& box = workers.shard(rank, unit.tensor).param;
-    std::byte* to = workers.arena(rank)->param(unit.tensor).data();
-    wire::ForEachRun(unit.box, box, [&](const wire::Run& run) {
-      backend_->CastFromFloat(std::span(unit.weight).subspan(static_cast<size_t>(run.a),
-                                                             static_cast<size_t>(run.count)),
-                              ToKernel(tensor.param_dtype()),
-                              to + static_cast<size_t>(run.b) * size);
-    });
+    Write(unit, workers.shard(rank, unit.tensor).param, dtype,
+          workers.arena(rank)->param(unit.tensor).data());
   }
+}
+
+void OwnedState::Pack(size_t i) const {
+  for (const Departure& departure : units_[i].publications) {
+    const Piece& piece = *departure.piece;
+    Write(units_[i], piece.box, piece.dtype, departure.message->at(piece));
+  }
+}
+
+// What `box` and the unit share, out of the weight.
+void OwnedState::Write(const OwnedUnit& unit, const wire::Box& box, v1::DType dtype,
+                       std::byte* to) const {
+  wire::ForEachRun(unit.box, box, [&](const wire::Run& run) {
+    backend_->CastFromFloat(std::span(unit.weight).subspan(static_cast<size_t>(run.a),
+                                                           static_cast<size_t>(run.count)),
+                            ToKernel(dtype),
+                            to + static_cast<size_t>(run.b) * wire::SizeOf(dtype));
+  });
 }
 
 }  // namespace dmuon::node

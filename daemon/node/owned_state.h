@@ -10,10 +10,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/node/gradient_sources.h"
+#include "daemon/node/messages.h"
 #include "daemon/node/worker_boxes.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
@@ -22,8 +25,15 @@
 
 namespace dmuon::node {
 
+// Where a unit's new values go: a piece of a message to another node.
+struct Departure {
+  Message* message = nullptr;
+  const Piece* piece = nullptr;
+};
+
 // One unit: what it is, and its buffers of `box.elements()` floats each.
 struct OwnedUnit {
+  uint32_t index = 0;  // into the plan's units
   uint32_t tensor = 0;
   uint32_t group = 0;
   wire::Box box;
@@ -35,6 +45,11 @@ struct OwnedUnit {
   std::vector<float> gradient;  // staging: the collected gradient of the step in flight
   int64_t updates = 0;          // applied so far
   kernels::GradientStats stats;
+
+  // What moves, set once by the pipeline.
+  std::vector<GradientSource> sources;
+  std::vector<Arrival> loads;  // initial values that only other nodes have
+  std::vector<Departure> publications;
 
   [[nodiscard]] uint64_t state_bytes() const {
     return 4 * (weight.size() + momentum.size() + second_moment.size());
@@ -56,13 +71,14 @@ class OwnedState {
 
   [[nodiscard]] size_t size() const { return units_.size(); }
   [[nodiscard]] const OwnedUnit& unit(size_t i) const { return units_[i]; }
+  OwnedUnit& mutable_unit(size_t i) { return units_[i]; }
 
-  // Initial weight from the workers' parameter boxes. INVALID_ARGUMENT naming the tensor when an
-  // element is not finite.
+  // Initial weight from the workers' parameter boxes and the unit's loads. INVALID_ARGUMENT naming
+  // the tensor when an element is not finite.
   absl::Status Load(size_t i, const WorkerBoxes& workers);
 
-  // Sums the workers' pieces, in rank order, into the unit's gradient (the mean where they are not
-  // reduced) and measures it. The pieces of `missing` ranks count as zeros.
+  // Sums the unit's sources into its gradient (the mean where they are not reduced) and measures it.
+  // The pieces of `missing` ranks count as zeros.
   void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
 
   // The update direction, orthogonalised, into the slot's scratch. No state changes. Only for units
@@ -76,6 +92,9 @@ class OwnedState {
   // of all workers.
   void Deliver(size_t i, const WorkerBoxes& workers, int64_t only_rank = -1) const;
 
+  // Writes the unit's part of each message that publishes it, cast to the job's dtype.
+  void Pack(size_t i) const;
+
   [[nodiscard]] bool is_matrix(size_t i) const {
     return optimizers_[units_[i].group].needs_whole_matrix();
   }
@@ -84,12 +103,21 @@ class OwnedState {
   }
 
  private:
+  void Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype, const std::byte* from) const;
+  void Write(const OwnedUnit& unit, const wire::Box& box, v1::DType dtype, std::byte* to) const;
+  std::pair<v1::DType, const std::byte*> TermBytes(const OwnedUnit& unit,
+                                                   const GradientSource& source,
+                                                   const GradientTerm& term,
+                                                   const WorkerBoxes& workers,
+                                                   const MissingRanks& missing);
+
   const v1::JobSpec* const job_;
   const std::vector<kernels::Optimizer> optimizers_;
   kernels::Backend* const backend_;
   std::vector<OwnedUnit> units_;
   kernels::Scratch scratch_;
-  std::vector<float> update_;  // of the unit between Orthogonalize and Apply
+  std::vector<float> update_;   // of the unit between Orthogonalize and Apply
+  std::vector<float> partial_;  // this node's part of a sum of several nodes
 };
 
 }  // namespace dmuon::node

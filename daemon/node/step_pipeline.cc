@@ -1,57 +1,64 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
+// The course of a step, and what the nodes agree on. What is done to the data is in step_stages.cc.
+
 #include "daemon/node/step_pipeline.h"
 
-#include <chrono>
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/base/sha256.h"
+#include "daemon/node/stage_timer.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-
 // As torch.nn.utils.clip_grad_norm_: keeps the factor finite for a norm of zero.
 constexpr double kClipEps = 1e-6;
 
-// Adds the time since the last reading to a stage.
-class StageTimer {
- public:
-  explicit StageTimer(std::array<double, kStageNames.size()>& seconds) : seconds_(seconds) {}
-  void Charge(Stage stage) {
-    const SteadyClock::time_point now = SteadyClock::now();
-    seconds_[static_cast<size_t>(stage)] += std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-  }
+// Where the state is with the initial parameters; step k takes it to k + kLoaded.
+constexpr uint64_t kLoaded = 1;
 
- private:
-  std::array<double, kStageNames.size()>& seconds_;
-  SteadyClock::time_point last_ = SteadyClock::now();
-};
+std::string DigestOf(const std::vector<kernels::Hyper>& hypers) {
+  std::string numbers;
+  for (const kernels::Hyper& hyper : hypers) {
+    const std::array values = {hyper.lr, hyper.weight_decay, hyper.momentum, hyper.beta2};
+    numbers.append(reinterpret_cast<const char*>(values.data()), sizeof(values));
+  }
+  return Sha256Hex(std::array{numbers});
+}
+
+void SetStatus(const absl::Status& status, v1::PeerReport& report) {
+  report.set_code(static_cast<int32_t>(status.code()));
+  report.set_reason(std::string(wire::ReasonName(wire::ReasonOf(status))));
+  report.set_message(std::string(status.message()));
+}
 
 }  // namespace
 
-// What one slot reports of its part of a step.
-struct StepPipeline::SlotWork {
-  std::array<double, kStageNames.size()> seconds{};
-  uint64_t calls = 0;
-  uint64_t iterations = 0;
-  double flops = 0.0;
-  absl::Status status;
-};
-
-StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node,
-                           const WorkerBoxes* workers, kernels::Backend* backend,
-                           SlotThreads* slots)
-    : job_(&job), workers_(workers), slots_(slots) {
+StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
+                           uint32_t self, const WorkerBoxes* workers, kernels::Backend* backend,
+                           SlotThreads* slots, Peers* peers)
+    : job_(&job),
+      plan_(&plan),
+      self_(self),
+      workers_(workers),
+      backend_(backend),
+      slots_(slots),
+      peers_(peers),
+      gradients_(MailOf(job, plan, routes.gradients(), Cargo::kGradient, self)),
+      loads_(MailOf(job, plan, routes.loads(), Cargo::kParameter, self)),
+      publications_(MailOf(job, plan, routes.publications(), Cargo::kParameter, self)) {
   for (size_t slot = 0; slot < slots->size(); ++slot) {
-    states_.push_back(std::make_unique<OwnedState>(job, plan, node, static_cast<uint32_t>(slot),
+    states_.push_back(std::make_unique<OwnedState>(job, plan, self, static_cast<uint32_t>(slot),
                                                    backend));
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
       ++(states_[slot]->is_matrix(i) ? matrix_units_ : elementwise_units_);
@@ -59,149 +66,224 @@ StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, uint32_
     }
   }
   missing_.resize(workers->tensors());
+  Connect();
 }
 
-absl::Status StepPipeline::Initialize() {
-  std::vector<absl::Status> statuses(states_.size());
-  slots_->Run([&](size_t slot) {
-    for (size_t i = 0; i < states_[slot]->size() && statuses[slot].ok(); ++i) {
-      statuses[slot] = states_[slot]->Load(i, *workers_);
-    }
-  });
-  for (absl::Status& status : statuses) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+uint64_t StepPipeline::BytesFor(const v1::JobSpec& job, const v1::Plan& plan,
+                                const v1::Routes& routes, uint32_t self) {
+  return OwnedState::BytesFor(job, plan, self) +
+         MailBytes(job, plan, routes.gradients(), Cargo::kGradient) +
+         MailBytes(job, plan, routes.loads(), Cargo::kParameter) +
+         MailBytes(job, plan, routes.publications(), Cargo::kParameter);
 }
 
-absl::Status StepPipeline::Run(uint64_t step, const std::vector<kernels::Hyper>& hypers,
+absl::Status StepPipeline::Initialize(absl::Time deadline) {
+  StepReport report;
+  return Reach(kLoaded, {}, deadline, report);
+}
+
+absl::Status StepPipeline::Run(uint64_t step, const Hypers& hypers, absl::Time deadline,
                                StepReport& report) {
   report.step = step;
+  return Reach(step + kLoaded, hypers, deadline, report);
+}
+
+// A node that is a step ahead helps the others to where it is, before it asks for more.
+absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
+                                 StepReport& report) {
   StageTimer timer(report.stage_seconds);
-  DMUON_RETURN_IF_ERROR(CheckSubmitted(step));
-  timer.Charge(Stage::kSubmit);
-  Collect(report);
-  StageTimer agree_timer(report.stage_seconds);
-  report.verdict = Agree(hypers);
-  agree_timer.Charge(Stage::kReduce);
-  if (!report.verdict.skip) DMUON_RETURN_IF_ERROR(Update(hypers, report));
-  StageTimer deliver_timer(report.stage_seconds);
-  workers_->MarkDelivered(step);
-  deliver_timer.Charge(Stage::kDeliver);
-  return absl::OkStatus();
-}
-
-absl::Status StepPipeline::CheckSubmitted(uint64_t step) {
-  for (size_t tensor = 0; tensor < missing_.size(); ++tensor) {
-    missing_[tensor] = workers_->MissingIn(tensor, step);
-    if (missing_[tensor].empty() || job_->missing_gradient() != v1::MISSING_GRADIENT_ERROR) {
-      continue;
-    }
-    return wire::Error(
-        absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_MISSING_GRADIENT,
-        absl::StrCat("step ", step, ": no gradient for tensor '", workers_->tensor(tensor).name(),
-                     "' from rank ", absl::StrJoin(missing_[tensor], ", "),
-                     "; nothing changed (policies: missing_gradient = error, skip, zero)"));
+  if (peers_ != nullptr) DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
+  if (target > kLoaded) FindMissing(target - kLoaded);
+  v1::PeerReport mine = ReportOf(target);
+  mine.set_hypers(DigestOf(hypers));
+  while (true) {
+    DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
+    const uint64_t lowest =
+        std::min_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
+          return a.target() < b.target();
+        })->target();
+    DMUON_RETURN_IF_ERROR(Check(reports, lowest));
+    timer.Charge(Stage::kSubmit);
+    DMUON_RETURN_IF_ERROR(Round(lowest, reports, hypers, deadline, report));
+    if (lowest == target) return absl::OkStatus();
   }
-  return absl::OkStatus();
 }
 
-bool StepPipeline::skipped(uint32_t tensor) const {
-  return !missing_[tensor].empty() && job_->missing_gradient() == v1::MISSING_GRADIENT_SKIP;
-}
-
-void StepPipeline::Collect(StepReport& report) {
-  std::vector<SlotWork> work(states_.size());
-  slots_->Run([&](size_t slot) {
-    StageTimer timer(work[slot].seconds);
-    OwnedState& state = *states_[slot];
-    for (size_t i = 0; i < state.size(); ++i) {
-      const uint32_t tensor = state.unit(i).tensor;
-      if (!skipped(tensor)) state.Collect(i, *workers_, missing_[tensor]);
-    }
-    timer.Charge(Stage::kCollect);
+absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const Hypers& hypers,
+                                 absl::Time deadline, StepReport& report) {
+  const bool behind = std::any_of(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
+    return r.reached() < target;
   });
-  for (const SlotWork& slot : work) {
-    report.stage_seconds[static_cast<size_t>(Stage::kCollect)] +=
-        slot.seconds[static_cast<size_t>(Stage::kCollect)] / static_cast<double>(work.size());
+  if (behind && target == kLoaded) {
+    DMUON_RETURN_IF_ERROR(Load(deadline));
+  } else if (behind) {
+    DMUON_RETURN_IF_ERROR(Advance(target, reports, hypers, deadline, report));
   }
+  if (!verdict_.skip()) DMUON_RETURN_IF_ERROR(Publish(deadline, report));
+  v1::PeerReport mine = ReportOf(target);
+  SetStatus(failure_, mine);
+  StageTimer timer(report.stage_seconds);
+  DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
+  timer.Charge(Stage::kPublish);
+  DMUON_RETURN_IF_ERROR(Check(ends, target));
+  workers_->MarkDelivered(target - kLoaded);
+  report.verdict = Conclude(verdict_);
+  timer.Charge(Stage::kDeliver);
+  return absl::OkStatus();
 }
 
-// All gradients are in. Decides for the whole job, before any state changes.
-Verdict StepPipeline::Agree(const std::vector<kernels::Hyper>& hypers) const {
-  Verdict verdict;
-  double sum_squares = 0.0;
-  for (const auto& state : states_) {
-    for (size_t i = 0; i < state->size(); ++i) {
-      const OwnedUnit& unit = state->unit(i);
-      if (skipped(unit.tensor)) continue;
-      const double bound = kernels::LargestSafeGradient(state->optimizer(i), hypers[unit.group]);
-      if (unit.stats.finite && unit.stats.max_abs <= bound) {
-        sum_squares += unit.stats.sum_squares;
-        continue;
+absl::Status StepPipeline::Load(absl::Time deadline) {
+  for (Message& message : loads_.out) {
+    for (const Piece& piece : message.pieces) CopyParameters(piece, message);
+  }
+  DMUON_RETURN_IF_ERROR(Trade(loads_, deadline));
+  v1::PeerReport mine = ReportOf(kLoaded);
+  SetStatus(LoadUnits(), mine);
+  DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
+  DMUON_RETURN_IF_ERROR(Check(reports, kLoaded));
+  reached_ = kLoaded;
+  return absl::OkStatus();
+}
+
+absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
+                                   absl::Time deadline, StepReport& report) {
+  MergeMissing(reports);
+  PackGradients(report);
+  StageTimer timer(report.stage_seconds);
+  DMUON_RETURN_IF_ERROR(Trade(gradients_, deadline));
+  timer.Charge(Stage::kReduce);
+  SumGradients(report);
+  // Who has applied the step knows the verdict; it must not be found twice.
+  const auto done = std::find_if(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
+    return r.reached() >= target;
+  });
+  v1::StepVerdict verdict;
+  if (done != reports.end()) {
+    verdict = done->verdict();
+  } else {
+    v1::PeerReport mine = ReportOf(target);
+    StageTimer reduce(report.stage_seconds);
+    *mine.mutable_verdict() = Judge(hypers);
+    DMUON_ASSIGN_OR_RETURN(const Reports judged, Tell(mine, deadline));
+    reduce.Charge(Stage::kReduce);
+    for (const v1::PeerReport& r : judged) {
+      if (r.verdict().skip() && !verdict.skip()) {
+        verdict.set_skip(true);
+        verdict.set_skip_reason(r.verdict().skip_reason());
       }
-      verdict.skip = true;
-      verdict.grad_norm = std::numeric_limits<double>::quiet_NaN();
-      verdict.skip_reason = absl::StrCat(
-          "gradient of tensor '", workers_->tensor(unit.tensor).name(), "', box ",
-          unit.box.ToString(),
-          unit.stats.finite ? absl::StrCat(": element of ", unit.stats.max_abs,
-                                           " would overflow the state (bound ", bound, ")")
-                            : ": an element is not finite");
-      return verdict;
+      verdict.set_sum_squares(verdict.sum_squares() + r.verdict().sum_squares());
     }
   }
-  verdict.grad_norm = std::sqrt(sum_squares);
+  if (reached_ >= target) return absl::OkStatus();
+  if (!verdict.skip()) {
+    failure_ = Update(hypers, Conclude(verdict), report);
+    if (!failure_.ok()) return absl::OkStatus();  // told to all at the end of the round
+  }
+  reached_ = target;
+  verdict_ = verdict;
+  return absl::OkStatus();
+}
+
+absl::Status StepPipeline::Publish(absl::Time deadline, StepReport& report) {
+  StageTimer timer(report.stage_seconds);
+  DMUON_RETURN_IF_ERROR(Trade(publications_, deadline));
+  timer.Charge(Stage::kPublish);
+  DeliverArrivals(-1);
+  timer.Charge(Stage::kDeliver);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepPipeline::Reports> StepPipeline::Tell(const v1::PeerReport& mine,
+                                                         absl::Time deadline) {
+  if (peers_ == nullptr) return Reports{mine};
+  return peers_->Tell(mine, deadline);
+}
+
+absl::Status StepPipeline::Trade(Mail& mail, absl::Time deadline) {
+  return peers_ == nullptr ? absl::OkStatus() : peers_->Trade(mail, deadline);
+}
+
+v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
+  v1::PeerReport report;
+  report.set_target(target);
+  report.set_reached(reached_);
+  if (reached_ >= target) *report.mutable_verdict() = verdict_;
+  if (target == kLoaded) return report;
+  for (uint32_t tensor = 0; tensor < missing_.size(); ++tensor) {
+    if (missing_[tensor].empty()) continue;
+    v1::MissingGradients& missing = *report.add_missing();
+    missing.set_tensor(tensor);
+    missing.mutable_ranks()->Assign(missing_[tensor].begin(), missing_[tensor].end());
+  }
+  return report;
+}
+
+// The same on every node, because all have the same reports.
+absl::Status StepPipeline::Check(const Reports& reports, uint64_t target) const {
+  const v1::PeerReport* first = nullptr;
+  for (uint32_t node = 0; node < reports.size(); ++node) {
+    const v1::PeerReport& report = reports[node];
+    if (report.target() > target + 1 || report.reached() + 1 < target) {
+      return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                         absl::StrCat("node ", plan_->nodes(static_cast<int>(node)),
+                                      " is at ", report.reached(), " and wants ", report.target(),
+                                      ", another wants ", target));
+    }
+    if (report.target() != target) continue;
+    if (report.code() != 0) {
+      return wire::Error(static_cast<absl::StatusCode>(report.code()),
+                         wire::ReasonFromName(report.reason()), report.message());
+    }
+    if (first == nullptr) first = &report;
+    if (report.hypers() != first->hypers()) {
+      return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_HYPER_MISMATCH,
+                         absl::StrCat("the workers of node ",
+                                      plan_->nodes(static_cast<int>(node)),
+                                      " sent other hyper-parameters for step ", target - kLoaded,
+                                      " of job '", job_->job_id(), "' than those of ",
+                                      plan_->nodes(static_cast<int>(first - reports.data()))));
+    }
+  }
+  if (target == kLoaded || job_->missing_gradient() != v1::MISSING_GRADIENT_ERROR) {
+    return absl::OkStatus();
+  }
+  return MissingGradient(reports, target - kLoaded);
+}
+
+absl::Status StepPipeline::MissingGradient(const Reports& reports, uint64_t step) const {
+  std::vector<uint32_t> ranks;
+  uint32_t tensor = std::numeric_limits<uint32_t>::max();  // the first
+  for (const v1::PeerReport& report : reports) {
+    if (report.target() != step + kLoaded) continue;
+    for (const v1::MissingGradients& missing : report.missing()) {
+      if (missing.tensor() < tensor) ranks.clear();
+      tensor = std::min(tensor, missing.tensor());
+      if (missing.tensor() != tensor) continue;
+      ranks.insert(ranks.end(), missing.ranks().begin(), missing.ranks().end());
+    }
+  }
+  if (ranks.empty()) return absl::OkStatus();
+  std::sort(ranks.begin(), ranks.end());
+  return wire::Error(
+      absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_MISSING_GRADIENT,
+      absl::StrCat("step ", step, ": no gradient for tensor '", workers_->tensor(tensor).name(),
+                   "' from rank ", absl::StrJoin(ranks, ", "),
+                   "; nothing changed (policies: missing_gradient = error, skip, zero)"));
+}
+
+Verdict StepPipeline::Conclude(const v1::StepVerdict& verdict) const {
+  Verdict result;
+  if (verdict.skip()) {
+    result.skip = true;
+    result.skip_reason = verdict.skip_reason();
+    result.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    return result;
+  }
+  result.grad_norm = std::sqrt(verdict.sum_squares());
   if (job_->max_grad_norm() > 0.0) {
-    verdict.clip = std::min(1.0, job_->max_grad_norm() / (verdict.grad_norm + kClipEps));
+    result.clip = std::min(1.0, job_->max_grad_norm() / (result.grad_norm + kClipEps));
   }
-  return verdict;
-}
-
-absl::Status StepPipeline::Update(const std::vector<kernels::Hyper>& hypers, StepReport& report) {
-  const double clip = report.verdict.clip;
-  std::vector<SlotWork> work(states_.size());
-  slots_->Run([&](size_t slot) {
-    SlotWork& mine = work[slot];
-    OwnedState& state = *states_[slot];
-    StageTimer timer(mine.seconds);
-    for (size_t i = 0; i < state.size() && mine.status.ok(); ++i) {
-      const OwnedUnit& unit = state.unit(i);
-      if (skipped(unit.tensor)) continue;
-      if (state.is_matrix(i)) {
-        mine.status = state.Orthogonalize(i, hypers[unit.group], clip);
-        if (!mine.status.ok()) return;
-        const int iterations = state.optimizer(i).newton_schulz.iterations;
-        ++mine.calls;
-        mine.iterations += static_cast<uint64_t>(iterations);
-        mine.flops += kernels::NewtonSchulzFlops(unit.rows, unit.cols, iterations);
-        timer.Charge(Stage::kOrthogonalize);
-      }
-      state.Apply(i, hypers[unit.group], clip);
-      timer.Charge(Stage::kApply);
-      state.Deliver(i, *workers_);
-      timer.Charge(Stage::kDeliver);
-    }
-  });
-  for (const SlotWork& slot : work) {
-    DMUON_RETURN_IF_ERROR(slot.status);
-    report.newton_schulz_calls += slot.calls;
-    report.newton_schulz_iterations += slot.iterations;
-    report.newton_schulz_flops += slot.flops;
-    for (size_t stage = 0; stage < slot.seconds.size(); ++stage) {
-      report.stage_seconds[stage] += slot.seconds[stage] / static_cast<double>(work.size());
-    }
-  }
-  return absl::OkStatus();
-}
-
-void StepPipeline::Deliver(uint64_t step, uint32_t rank) {
-  slots_->Run([&](size_t slot) {
-    for (size_t i = 0; i < states_[slot]->size(); ++i) {
-      states_[slot]->Deliver(i, *workers_, rank);
-    }
-  });
-  workers_->MarkDelivered(step, rank);
+  return result;
 }
 
 }  // namespace dmuon::node

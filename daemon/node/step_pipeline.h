@@ -1,9 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The step of one job on this node: the file to read first. Collect, agree on a verdict over the
-// whole gradient, orthogonalize, apply, deliver. On one node `reduce` is the verdict alone and
-// `publish` has nothing to move.
+// The step of one job on this node: the file to read first.
+//
+//   assemble   all nodes: the same step, everything submitted          (one report each)
+//   collect    sums on the node, in rank order
+//   reduce     pieces to their owners; sums in node order; a verdict over the whole gradient
+//   update     orthogonalize, apply: only now does state change
+//   publish    new values to the nodes that want them; deliver to the workers
+//   conclude   all nodes: done                                         (one report each)
+//
+// On one node there is nobody to report to and nothing to move. A node's state is at a number: 1
+// with the initial parameters, k + 1 after step k. No node goes beyond `conclude` before all are
+// there, so a step that failed half-way is taken up where each node is: who has applied it does not
+// apply it again, and publishes again.
 #pragma once
 
 #include <array>
@@ -13,9 +23,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/node/messages.h"
 #include "daemon/node/owned_state.h"
+#include "daemon/node/peers.h"
 #include "daemon/node/slot_threads.h"
 #include "daemon/node/worker_boxes.h"
+#include "dmuon/v1/peer.pb.h"
 #include "kernels/backend.h"
 
 namespace dmuon::node {
@@ -37,8 +51,8 @@ struct Verdict {
 struct StepReport {
   uint64_t step = 0;
   Verdict verdict;
-  uint64_t newton_schulz_calls = 0;       // in this step
-  uint64_t newton_schulz_iterations = 0;  // in this step
+  uint64_t newton_schulz_calls = 0;       // in this step, on this node
+  uint64_t newton_schulz_iterations = 0;  // in this step, on this node
   double newton_schulz_flops = 0.0;
   // Seconds by Stage; work that slots do at the same time counts as their mean.
   std::array<double, kStageNames.size()> stage_seconds{};
@@ -46,16 +60,24 @@ struct StepReport {
 
 class StepPipeline {
  public:
-  // `job`, `plan` and `workers` must outlive the pipeline. One OwnedState a slot of `node`.
-  StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node,
-               const WorkerBoxes* workers, kernels::Backend* backend, SlotThreads* slots);
+  // `job`, `plan`, `workers` and `peers` must outlive the pipeline; `peers` is null on one node. One
+  // OwnedState a slot of node `self`.
+  StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
+               uint32_t self, const WorkerBoxes* workers, kernels::Backend* backend,
+               SlotThreads* slots, Peers* peers);
+
+  // All of state, staging and messages of such a pipeline.
+  static uint64_t BytesFor(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
+                           uint32_t self);
 
   // Masters from the workers' initial parameters. INVALID_ARGUMENT names a tensor that is not finite.
-  absl::Status Initialize();
+  absl::Status Initialize(absl::Time deadline);
 
-  // FAILED_PRECONDITION: a gradient is missing; nothing changed. INTERNAL: the state is broken.
-  // OK: applied or skipped, and delivered to all attached workers.
-  absl::Status Run(uint64_t step, const std::vector<kernels::Hyper>& hypers, StepReport& report);
+  // FAILED_PRECONDITION: a gradient is missing; nothing changed. PEER_LOST (ABORTED or
+  // DEADLINE_EXCEEDED): another node; call again. INTERNAL: the state is broken.
+  // OK: applied or skipped, on all nodes, and delivered to all attached workers of this one.
+  absl::Status Run(uint64_t step, const std::vector<kernels::Hyper>& hypers, absl::Time deadline,
+                   StepReport& report);
 
   // The current parameters to one worker, as of `step`.
   void Deliver(uint64_t step, uint32_t rank);
@@ -68,18 +90,56 @@ class StepPipeline {
 
  private:
   struct SlotWork;
+  using Hypers = std::vector<kernels::Hyper>;
+  using Reports = std::vector<v1::PeerReport>;
 
-  absl::Status CheckSubmitted(uint64_t step);
-  void Collect(StepReport& report);
-  Verdict Agree(const std::vector<kernels::Hyper>& hypers) const;
-  absl::Status Update(const std::vector<kernels::Hyper>& hypers, StepReport& report);
+  void Connect();  // the units to the messages
+  absl::Status Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
+                     StepReport& report);
+  absl::Status Round(uint64_t target, const Reports& reports, const Hypers& hypers,
+                     absl::Time deadline, StepReport& report);
+  absl::Status Load(absl::Time deadline);
+  absl::Status Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
+                       absl::Time deadline, StepReport& report);
+  absl::Status Publish(absl::Time deadline, StepReport& report);
+
+  absl::StatusOr<Reports> Tell(const v1::PeerReport& mine, absl::Time deadline);
+  absl::Status Trade(Mail& mail, absl::Time deadline);
+  absl::Status Check(const Reports& reports, uint64_t target) const;
+  absl::Status MissingGradient(const Reports& reports, uint64_t step) const;
+  v1::PeerReport ReportOf(uint64_t target) const;
+
+  void FindMissing(uint64_t step);
+  void MergeMissing(const Reports& reports);
+  void CopyParameters(const Piece& piece, Message& message) const;
+  absl::Status LoadUnits();
+  void PackGradients(StepReport& report);
+  void PackGradient(const Piece& piece, const std::vector<uint32_t>& ranks,
+                    Message& message) const;
+  void SumGradients(StepReport& report);
+  v1::StepVerdict Judge(const Hypers& hypers) const;
+  Verdict Conclude(const v1::StepVerdict& verdict) const;
+  absl::Status Update(const Hypers& hypers, const Verdict& verdict, StepReport& report);
+  void DeliverArrivals(int64_t only_rank);
+  void DeliverArrival(const Piece& piece, const Message& message, int64_t only_rank) const;
   [[nodiscard]] bool skipped(uint32_t tensor) const;
 
   const v1::JobSpec* const job_;
+  const v1::Plan* const plan_;
+  const uint32_t self_;
   const WorkerBoxes* const workers_;
+  kernels::Backend* const backend_;
   SlotThreads* const slots_;
-  std::vector<std::unique_ptr<OwnedState>> states_;  // by slot
-  std::vector<MissingRanks> missing_;                // by tensor, of the step in flight
+  Peers* const peers_;
+  Mail gradients_;
+  Mail loads_;
+  Mail publications_;
+  std::vector<std::vector<std::vector<uint32_t>>> senders_;  // [gradients_.out][piece] -> ranks
+  std::vector<std::unique_ptr<OwnedState>> states_;          // by slot
+  std::vector<MissingRanks> missing_;  // by tensor, of the step in flight
+  uint64_t reached_ = 0;               // where the state is
+  v1::StepVerdict verdict_;            // of what it reached
+  absl::Status failure_;               // the state is broken
   uint64_t matrix_units_ = 0;
   uint64_t elementwise_units_ = 0;
   uint64_t state_bytes_ = 0;

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where the workers of a job have what: their boxes, and their arenas while they are attached.
+// Where the workers of a job on this node have what: their boxes, and their arenas while they are
+// attached.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +21,22 @@ namespace dmuon::node {
 // Ranks whose gradient of one tensor is missing in a step; empty for nearly all.
 using MissingRanks = std::vector<uint32_t>;
 
-// Workers that hold the same box of a tensor, in rank order.
-struct Holders {
-  wire::Box box;
-  std::vector<uint32_t> ranks;
-};
-
 class WorkerBoxes {
  public:
   WorkerBoxes(const v1::JobSpec* job, uint32_t world_size)
       : job_(job), shards_(world_size), arenas_(world_size, nullptr) {}
 
-  // Once a rank, before Finish.
+  // Once a rank of this node, in rank order, before anything else.
   void SetShards(uint32_t rank, std::vector<wire::ShardBoxes> shards) {
     shards_[rank] = std::move(shards);
+    ranks_.push_back(rank);
   }
-  // Groups equal gradient boxes. All ranks must have their shards.
-  void Finish();
 
   // The arena of an attached worker, or null while it is away. Must outlive its use here.
   void SetArena(uint32_t rank, const wire::Arena* arena) { arenas_[rank] = arena; }
 
-  [[nodiscard]] uint32_t world_size() const { return static_cast<uint32_t>(shards_.size()); }
+  // Of the workers of this node, ascending. Only these have shards and arenas.
+  [[nodiscard]] const std::vector<uint32_t>& ranks() const { return ranks_; }
   [[nodiscard]] const wire::Arena* arena(uint32_t rank) const { return arenas_[rank]; }
   [[nodiscard]] const wire::ShardBoxes& shard(uint32_t rank, size_t tensor) const {
     return shards_[rank][tensor];
@@ -49,11 +44,6 @@ class WorkerBoxes {
   [[nodiscard]] const std::vector<wire::ShardBoxes>& shards(uint32_t rank) const {
     return shards_[rank];
   }
-  // Distinct non-empty gradient boxes of a tensor, in order of their first holder.
-  [[nodiscard]] const std::vector<Holders>& grad_holders(size_t tensor) const {
-    return grad_holders_[tensor];
-  }
-  [[nodiscard]] bool reduced(size_t tensor) const { return shards_[0][tensor].reduced; }
   [[nodiscard]] const v1::Tensor& tensor(size_t tensor) const {
     return job_->tensors(static_cast<int>(tensor));
   }
@@ -66,9 +56,9 @@ class WorkerBoxes {
 
  private:
   const v1::JobSpec* job_;
+  std::vector<uint32_t> ranks_;
   std::vector<std::vector<wire::ShardBoxes>> shards_;  // [rank][tensor]
   std::vector<const wire::Arena*> arenas_;             // [rank]
-  std::vector<std::vector<Holders>> grad_holders_;     // [tensor]
 };
 
 }  // namespace dmuon::node

@@ -3,135 +3,178 @@
 #include "daemon/plan/ownership.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
+#include <iterator>
 #include <numeric>
-#include <queue>
+#include <set>
 #include <utility>
+
+#include "daemon/plan/bound.h"
+#include "daemon/plan/packing.h"
+#include "wire/error.h"
 
 namespace dmuon::plan {
 namespace {
 
-constexpr size_t kNoUnit = static_cast<size_t>(-1);
+// Nearer to the lower bound than this, a search is not worth its time.
+constexpr double kCloseEnough = 5e-4;
+// Halvings of the range between the lower bound and what longest first and its search reached.
+constexpr int kMaxHalvings = 10;
 
-// Units of each slot, longest first; ties by index.
-class Packing {
- public:
-  Packing(std::span<const double> costs, size_t slots) : costs_(costs), units_(slots) {
-    std::vector<size_t> order(costs.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::sort(order.begin(), order.end(), [this](size_t a, size_t b) { return Before(a, b); });
-    using LoadAndSlot = std::pair<double, size_t>;
-    std::priority_queue<LoadAndSlot, std::vector<LoadAndSlot>, std::greater<>> emptiest;
-    for (size_t s = 0; s < slots; ++s) emptiest.emplace(0.0, s);
-    for (const size_t unit : order) {
-      const auto [load, slot] = emptiest.top();
-      emptiest.pop();
-      units_[slot].push_back(unit);
-      emptiest.emplace(load + costs_[unit], slot);
+std::vector<size_t> LongestFirst(const Costs& costs) {
+  std::vector<size_t> order(costs.units());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&costs](size_t a, size_t b) { return costs.Before(a, b); });
+  return order;
+}
+
+// Where longest first finds no room: the same problem with bytes in the place of seconds.
+absl::Status AddByMemory(const Problem& problem, Packing& packing) {
+  const std::vector<double> bytes(problem.bytes.begin(), problem.bytes.end());
+  DMUON_ASSIGN_OR_RETURN(const Assignment found,
+                         Assign({.costs = bytes, .slots_per_node = problem.slots_per_node}));
+  for (size_t unit = 0; unit < bytes.size(); ++unit) {
+    DMUON_RETURN_IF_ERROR(packing.CheckRoom(unit, found.slot_of[unit]));
+    packing.Add(unit, found.slot_of[unit]);
+  }
+  return absl::OkStatus();
+}
+
+// Step by step: the nearer the aim, the more slots have to be looked at for one exchange.
+void Refine(Packing& packing, double target) {
+  double aim = 0.0;
+  do {
+    const double now = packing.makespan();
+    aim = now < target * (1 + kCloseEnough) ? target : (now + target) / 2;
+    packing.Search(aim);
+  } while (packing.makespan() <= aim && aim > target);
+}
+
+absl::StatusOr<Packing> PackAfresh(const Problem& problem, const Costs& costs,
+                                   std::span<const size_t> longest_first, double target) {
+  Packing packing(costs);
+  if (!packing.AddWhereFirst(longest_first).ok()) {
+    packing = Packing(costs);
+    DMUON_RETURN_IF_ERROR(AddByMemory(problem, packing));
+  }
+  Refine(packing, target);
+  // Multifit (Coffman, Garey and Johnson, 1978): bin packing under smaller and smaller makespans.
+  double low = target;
+  double high = packing.makespan();
+  for (int i = 0; i < kMaxHalvings && packing.makespan() > target; ++i) {
+    const double most = (low + high) / 2;
+    Packing tight(costs);
+    if (!tight.AddUnder(longest_first, most)) {
+      low = most;
+      continue;
     }
-    for (size_t s = 0; s < slots; ++s) loads_.push_back(SumOf(s));
+    high = most;
+    Refine(tight, target);
+    if (tight.makespan() < packing.makespan()) packing = std::move(tight);
   }
+  return packing;
+}
 
-  // One move or swap between the fullest and the emptiest slot, the one that brings them closest.
-  // False when none helps.
-  bool Improve() {
-    const size_t full = Index(std::max_element(loads_.begin(), loads_.end()));
-    const size_t empty = Index(std::min_element(loads_.begin(), loads_.end()));
-    const double gap = loads_[full] - loads_[empty];
-    // Below this a "better" sum is rounding, and the search could go round in circles.
-    const double least = loads_[full] * 1e-12;
-    size_t best_give = kNoUnit;
-    size_t best_take = kNoUnit;
-    double best = gap / 2 - least;  // distance from the ideal gain; no change has gap / 2
-    for (const size_t give : units_[full]) {
-      for (const size_t take : Candidates(empty, costs_[give] - gap / 2)) {
-        const double gain = costs_[give] - (take == kNoUnit ? 0.0 : costs_[take]);
-        if (std::abs(gain - gap / 2) < best) {
-          best = std::abs(gain - gap / 2);
-          best_give = give;
-          best_take = take;
-        }
-      }
+// A number for each unit, the same for those that are alike; grows with the order.
+std::vector<size_t> SortsOf(const Costs& costs, std::span<const size_t> longest_first) {
+  std::vector<size_t> sort_of(costs.units(), 0);
+  for (size_t i = 1; i < longest_first.size(); ++i) {
+    const size_t before = longest_first[i - 1];
+    const size_t unit = longest_first[i];
+    sort_of[unit] = sort_of[before] + (costs.Alike(before, unit) ? 0 : 1);
+  }
+  return sort_of;
+}
+
+// Gives each slot another's units, on the same node unless nodes do not matter, so that it has many
+// of the sorts that it had.
+std::vector<size_t> RenameSlots(const Costs& costs, std::span<const size_t> sort_of,
+                                std::span<const size_t> previous, std::span<const size_t> slot_of) {
+  std::vector<std::vector<size_t>> had(costs.slots());
+  std::vector<std::vector<size_t>> has(costs.slots());
+  for (size_t unit = 0; unit < slot_of.size(); ++unit) {
+    if (previous[unit] != kNoSlot) had[previous[unit]].push_back(sort_of[unit]);
+    has[slot_of[unit]].push_back(sort_of[unit]);
+  }
+  for (auto* sorts : {&had, &has}) {
+    for (std::vector<size_t>& of_slot : *sorts) std::sort(of_slot.begin(), of_slot.end());
+  }
+  std::vector<size_t> name_of(costs.slots(), kNoSlot);
+  for (size_t slot = 0; slot < costs.slots(); ++slot) {
+    size_t best = kNoSlot;
+    size_t most = 0;
+    for (size_t other = 0; other < costs.slots(); ++other) {
+      if (name_of[other] != kNoSlot || !costs.Interchangeable(slot, other)) continue;
+      std::vector<size_t> both;
+      std::set_intersection(had[slot].begin(), had[slot].end(), has[other].begin(),
+                            has[other].end(), std::back_inserter(both));
+      if (best != kNoSlot && both.size() <= most) continue;
+      best = other;
+      most = both.size();
     }
-    if (best_give == kNoUnit) return false;
-    Transfer(best_give, full, empty);
-    if (best_take != kNoUnit) Transfer(best_take, empty, full);
-    loads_[full] = SumOf(full);
-    loads_[empty] = SumOf(empty);
-    return true;
+    name_of[best] = slot;
   }
+  return name_of;
+}
 
-  [[nodiscard]] double makespan() const { return *std::max_element(loads_.begin(), loads_.end()); }
-
-  [[nodiscard]] std::vector<size_t> SlotOf() const {
-    std::vector<size_t> slot_of(costs_.size());
-    for (size_t s = 0; s < units_.size(); ++s) {
-      for (const size_t unit : units_[s]) slot_of[unit] = s;
+// As good as `slot_of`, with slots renamed and units exchanged that are alike.
+std::vector<size_t> StayWhereEqual(const Costs& costs, std::span<const size_t> longest_first,
+                                   std::span<const size_t> previous,
+                                   std::span<const size_t> slot_of) {
+  const std::vector<size_t> sort_of = SortsOf(costs, longest_first);
+  const std::vector<size_t> name_of = RenameSlots(costs, sort_of, previous, slot_of);
+  std::vector<std::multiset<size_t>> places(costs.units());  // of each sort
+  for (const size_t unit : longest_first) places[sort_of[unit]].insert(name_of[slot_of[unit]]);
+  std::vector<size_t> stayed(costs.units(), kNoSlot);
+  for (const bool only_own : {true, false}) {
+    for (const size_t unit : longest_first) {
+      if (stayed[unit] != kNoSlot) continue;
+      std::multiset<size_t>& free = places[sort_of[unit]];
+      const auto place = only_own ? free.find(previous[unit]) : free.begin();
+      if (place == free.end()) continue;
+      stayed[unit] = *place;
+      free.erase(place);
     }
-    return slot_of;
   }
+  return stayed;
+}
 
- private:
-  [[nodiscard]] bool Before(size_t a, size_t b) const {
-    return costs_[a] != costs_[b] ? costs_[a] > costs_[b] : a < b;
+// Everything where it was, and as little moved as reaches the target.
+absl::StatusOr<Packing> PackInPlace(const Costs& costs, std::span<const size_t> longest_first,
+                                    std::span<const size_t> previous, double target) {
+  Packing packing(costs);
+  std::vector<size_t> homeless;
+  for (const size_t unit : longest_first) {
+    if (previous[unit] != kNoSlot && packing.Fits(unit, previous[unit])) {
+      packing.Add(unit, previous[unit]);
+    } else {
+      homeless.push_back(unit);
+    }
   }
-
-  [[nodiscard]] size_t Index(std::vector<double>::iterator it) {
-    return static_cast<size_t>(it - loads_.begin());
-  }
-
-  // The units of `slot` whose cost is nearest to `wanted` from above and from below, and none at
-  // all.
-  [[nodiscard]] std::vector<size_t> Candidates(size_t slot, double wanted) const {
-    std::vector<size_t> found = {kNoUnit};
-    if (wanted <= 0) return found;
-    const std::vector<size_t>& units = units_[slot];
-    const auto below = std::lower_bound(units.begin(), units.end(), wanted,
-                                        [this](size_t u, double w) { return costs_[u] > w; });
-    if (below != units.end()) found.push_back(*below);
-    if (below != units.begin()) found.push_back(*std::prev(below));
-    return found;
-  }
-
-  void Transfer(size_t unit, size_t from, size_t to) {
-    const auto before = [this](size_t a, size_t b) { return Before(a, b); };
-    std::vector<size_t>& source = units_[from];
-    source.erase(std::lower_bound(source.begin(), source.end(), unit, before));
-    std::vector<size_t>& target = units_[to];
-    target.insert(std::lower_bound(target.begin(), target.end(), unit, before), unit);
-  }
-
-  // Always in the same order, so that equal packings have equal loads to the bit.
-  [[nodiscard]] double SumOf(size_t slot) const {
-    double sum = 0.0;
-    for (const size_t unit : units_[slot]) sum += costs_[unit];
-    return sum;
-  }
-
-  const std::span<const double> costs_;
-  std::vector<std::vector<size_t>> units_;
-  std::vector<double> loads_;
-};
+  DMUON_RETURN_IF_ERROR(packing.AddWhereFirst(homeless));
+  packing.Search(target);
+  return packing;
+}
 
 }  // namespace
 
-Assignment Assign(std::span<const double> costs, size_t slots) {
-  Packing packing(costs, slots);
-  Assignment best{packing.SlotOf(), packing.makespan(), 0.0};
-  for (int round = 0; slots > 1 && round < kMaxSearchRounds && packing.Improve(); ++round) {
+absl::StatusOr<Assignment> Assign(const Problem& problem) {
+  const Costs costs(problem);
+  const std::vector<size_t> longest_first = LongestFirst(costs);
+  const double bound = LowerBound(costs.bases(), costs.slots());
+  DMUON_ASSIGN_OR_RETURN(Packing packing,
+                         PackAfresh(problem, costs, longest_first, bound * (1 + kCloseEnough)));
+  if (!problem.previous.empty()) {
+    const double most = packing.makespan() * (1 + kStaySlack);
+    absl::StatusOr<Packing> stayed = PackInPlace(costs, longest_first, problem.previous, most);
+    if (!stayed.ok() || stayed->makespan() > most) {
+      return Assignment{StayWhereEqual(costs, longest_first, problem.previous, packing.SlotOf()),
+                        packing.makespan(), std::min(bound, packing.makespan())};
+    }
+    packing = *std::move(stayed);
   }
-  if (packing.makespan() < best.makespan) {
-    best.slot_of = packing.SlotOf();
-    best.makespan = packing.makespan();
-  }
-  double total = 0.0;
-  for (const double cost : costs) {
-    best.lower_bound = std::max(best.lower_bound, cost);
-    total += cost;
-  }
-  best.lower_bound = std::max(best.lower_bound, total / static_cast<double>(slots));
-  return best;
+  // The bound is above the makespan by rounding only.
+  return Assignment{packing.SlotOf(), packing.makespan(), std::min(bound, packing.makespan())};
 }
 
 }  // namespace dmuon::plan

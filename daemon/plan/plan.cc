@@ -12,6 +12,7 @@
 #include "daemon/base/sha256.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/ownership.h"
+#include "daemon/plan/routes.h"
 #include "daemon/plan/units.h"
 #include "wire/error.h"
 
@@ -68,6 +69,61 @@ void AddUnits(std::span<const Unit> units, std::span<const double> prices,
   }
 }
 
+absl::Status PlaceRanks(std::span<const NodeSlots> nodes, uint32_t world_size, v1::Plan& plan) {
+  constexpr uint32_t kNowhere = UINT32_MAX;
+  std::vector<uint32_t> rank_nodes(world_size, nodes.size() == 1 ? 0 : kNowhere);
+  for (uint32_t n = 0; n < nodes.size(); ++n) {
+    for (const uint32_t rank : nodes[n].ranks) {
+      if (rank < world_size) rank_nodes[rank] = n;
+    }
+  }
+  for (uint32_t rank = 0; rank < world_size; ++rank) {
+    if (rank_nodes[rank] == kNowhere) {
+      return wire::InvalidField(absl::StrCat("rank ", rank, " of job '", plan.job_id(),
+                                             "' is attached to none of ", nodes.size(), " nodes"));
+    }
+  }
+  plan.mutable_rank_nodes()->Assign(rank_nodes.begin(), rank_nodes.end());
+  return absl::OkStatus();
+}
+
+absl::Status CheckTransfer(const v1::JobSpec& job, const v1::Plan& plan, const v1::Transfer& t,
+                           size_t index) {
+  const std::string what = absl::StrCat("transfer ", index);
+  const auto nodes = static_cast<uint32_t>(plan.nodes_size());
+  if (t.unit() >= static_cast<uint32_t>(plan.units_size()) || t.from() >= nodes ||
+      t.to() >= nodes || t.from() == t.to()) {
+    return wire::InvalidField(absl::StrCat(what, ": unit ", t.unit(), " from node ", t.from(),
+                                           " to ", t.to(), "; there are ", plan.units_size(),
+                                           " units and ", nodes, " nodes"));
+  }
+  const v1::Unit& unit = plan.units(static_cast<int>(t.unit()));
+  const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
+  const std::span<const int64_t> shape(tensor.shape().data(),
+                                       static_cast<size_t>(tensor.shape_size()));
+  DMUON_ASSIGN_OR_RETURN(const wire::Box box, wire::ParseBox(t.box(), shape, what));
+  if (box.empty() || wire::Intersect(box, wire::FromProto(unit.box())) != box) {
+    return wire::InvalidField(absl::StrCat(what, ": box ", box.ToString(), " of tensor '",
+                                           tensor.name(), "' is not a piece of its unit"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUnit(const v1::JobSpec& job, const v1::Plan& plan, size_t index) {
+  const v1::Unit& unit = plan.units(static_cast<int>(index));
+  if (unit.tensor() >= static_cast<uint32_t>(job.tensors_size()) || unit.owners_size() != 1 ||
+      unit.owners(0).node() >= static_cast<uint32_t>(plan.nodes_size())) {
+    return wire::InvalidField(absl::StrCat("unit ", index, " of tensor ", unit.tensor(), " has ",
+                                           unit.owners_size(), " owners; there are ",
+                                           job.tensors_size(), " tensors and ", plan.nodes_size(),
+                                           " nodes, and a unit has one owner"));
+  }
+  const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
+  const std::span<const int64_t> shape(tensor.shape().data(),
+                                       static_cast<size_t>(tensor.shape_size()));
+  return wire::ParseBox(unit.box(), shape, absl::StrCat("unit ", index)).status();
+}
+
 absl::Status CheckSize(const v1::Plan& plan, size_t max_bytes) {
   const size_t bytes = plan.ByteSizeLong();
   if (bytes <= max_bytes) return absl::OkStatus();
@@ -98,15 +154,18 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                     "' on 0 slots; need at least 1"));
   }
   const std::vector<double> prices = Prices(job, units);
-  const Assignment assignment = Assign(prices, slots.size());
-
   v1::Plan plan;
   plan.set_job_id(job.job_id());
   for (const NodeSlots& node : nodes) {
     plan.add_nodes(node.node_id);
     plan.add_slots(node.slots);
   }
+  DMUON_ASSIGN_OR_RETURN(
+      const Assignment assignment,
+      Assign({.costs = prices, .slots_per_node = {plan.slots().data(), nodes.size()}}));
+  DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
   AddUnits(units, prices, slots, assignment, plan);
+  AssignBuckets(plan);
   plan.set_makespan_seconds(assignment.makespan);
   plan.set_lower_bound_seconds(assignment.lower_bound);
   // Before the fields that the digest leaves out: a copy of a large plan would be dear.
@@ -115,6 +174,23 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
   plan.set_reason(std::string(reason));
   DMUON_RETURN_IF_ERROR(CheckSize(plan, max_bytes));
   return plan;
+}
+
+absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes) {
+  if (plan.rank_nodes_size() != static_cast<int>(job.world_size())) {
+    return wire::InvalidField(absl::StrCat("plan of job '", job.job_id(), "' places ",
+                                           plan.rank_nodes_size(), " ranks of ",
+                                           job.world_size()));
+  }
+  for (size_t i = 0; i < static_cast<size_t>(plan.units_size()); ++i) {
+    DMUON_RETURN_IF_ERROR(CheckUnit(job, plan, i));
+  }
+  for (const auto* list : {&routes.gradients(), &routes.loads(), &routes.publications()}) {
+    for (size_t i = 0; i < static_cast<size_t>(list->size()); ++i) {
+      DMUON_RETURN_IF_ERROR(CheckTransfer(job, plan, list->at(static_cast<int>(i)), i));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace dmuon::plan

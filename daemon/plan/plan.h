@@ -24,10 +24,12 @@ namespace dmuon::plan {
 struct NodeSlots {
   std::string node_id;
   uint32_t slots = 0;
+  std::vector<uint32_t> ranks = {};  // whose workers are attached to it
 };
 
 // Proves coverage, then spreads the units over all slots of `nodes`. `shards` has one entry a rank,
 // in rank order; `nodes` are sorted by id. `reason` says in words why the plan is made.
+//   INVALID_ARGUMENT/INVALID_FIELD  a rank is attached to no node (with one node, all are attached to it)
 //   INVALID_ARGUMENT/COVERAGE      the workers' boxes do not cover the tensors
 //   FAILED_PRECONDITION/NOT_READY  there is no slot
 //   RESOURCE_EXHAUSTED/LIMIT       the plan needs more than `max_bytes`, one message by default
@@ -36,7 +38,11 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                   absl::string_view reason,
                                   size_t max_bytes = wire::kMaxMessageBytes);
 
-// SHA-256, in hex, over the job, the plan's nodes, slots and units; neither generation nor reason.
+// What a node checks before it adopts a plan from another process: that indices are in range and
+// boxes inside what they are a piece of. INVALID_ARGUMENT/INVALID_FIELD names the first that is not.
+absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes);
+
+// SHA-256, in hex, over the job, the plan's nodes, slots, ranks and units; neither generation nor reason.
 // The job's and the plan's deterministic protobuf serialisations, each after its length as eight
 // little-endian bytes.
 std::string Digest(const v1::JobSpec& job, const v1::Plan& plan);

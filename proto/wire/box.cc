@@ -65,6 +65,16 @@ v1::Box ToProto(const Box& box) {
   return proto;
 }
 
+Box FromProto(const v1::Box& box) {
+  Box result;
+  result.ndim = std::min(box.offset_size(), kMaxDims);
+  for (int d = 0; d < result.ndim; ++d) {
+    result.offset[static_cast<size_t>(d)] = box.offset(d);
+    result.length[static_cast<size_t>(d)] = box.length(d);
+  }
+  return result;
+}
+
 Box Intersect(const Box& a, const Box& b) {
   Box shared;
   shared.ndim = a.ndim;

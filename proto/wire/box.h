@@ -43,6 +43,8 @@ Box WholeBox(std::span<const int64_t> shape);
 absl::StatusOr<Box> ParseBox(const v1::Box& box, std::span<const int64_t> shape,
                              absl::string_view what);
 v1::Box ToProto(const Box& box);
+// Of a box that has been checked. At most kMaxDims dimensions.
+Box FromProto(const v1::Box& box);
 
 // Empty (length 0 in some dimension) when they share nothing. Both of one tensor.
 Box Intersect(const Box& a, const Box& b);

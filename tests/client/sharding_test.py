@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from dmuon_client.sharding import ShardingError, chunk, holds, shard_box
+from dmuon_client.sharding import ShardingError, chunk, holds
 from torch import nn
 
 
@@ -23,12 +23,7 @@ def test_chunk_is_torch_chunk(size, parts):
 
 def test_eighteen_rows_over_eight_ranks_leave_two_empty():
     # cases row 1
-    lengths = [shard_box((18, 2304), 0, 8, i)[1] for i in range(8)]
-    assert lengths == [(3, 2304)] * 6 + [(0, 2304)] * 2
-
-
-def test_columns_are_split_as_rows_are():
-    assert shard_box((5, 10), 1, 4, 3) == ((0, 9), (5, 1))
+    assert [chunk(18, 8, i)[1] for i in range(8)] == [3] * 6 + [0] * 2
 
 
 def plain(shape=(4, 3)) -> nn.Parameter:

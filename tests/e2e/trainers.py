@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from plain_muon import PlainPair
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
@@ -79,13 +79,25 @@ def backward(model: nn.Module, rows: torch.Tensor, micro_batches: int = 1) -> No
         (loss / micro_batches).backward()
 
 
-def wrap(model: Small, parallel: str) -> nn.Module:
-    if parallel == "one":
+def mesh_of(replicas: int) -> DeviceMesh:
+    """All workers: (replicate, shard), or (shard,) where there is one replica."""
+    workers = dist.get_world_size()
+    if replicas == 1:
+        return init_device_mesh("cpu", (workers,))
+    return init_device_mesh("cpu", (replicas, workers // replicas), mesh_dim_names=("replicate", "shard"))
+
+
+def wrap(model: Small, parallel: str, whole: DeviceMesh | None = None) -> nn.Module:
+    """`parallel`: "one", "ddp", "plain" (data parallel without an all-reduce), "zero2", "zero3" over all of
+    `whole`, "shards" over its shard dimension only."""
+    if parallel in ("one", "plain"):
         return model
     if parallel == "ddp":
         return DistributedDataParallel(model)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    reshard = parallel == "zero3"
+    mesh = whole if whole is not None else mesh_of(1)
+    if parallel == "shards":
+        mesh = mesh["shard"]
+    reshard = parallel != "zero2"
     for block in model.blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
@@ -105,14 +117,22 @@ def whole_params(model: nn.Module) -> Params:
     return found
 
 
-def train(rank: int, world_size: int, address: str, job: str, *, parallel: str = "zero3",
-          steps: int = 30, tied: bool = False, micro_batches: int = 1, lr_factors: bool = False,
+def train(rank: int, world_size: int, address: str | list[str], job: str, *, parallel: str = "zero3",
+          replicas: int = 1, steps: int = 30, tied: bool = False, micro_batches: int = 1, lr_factors: bool = False,
           dtype: torch.dtype = torch.float32, before_step: Callable[[int], None] | None = None,
           hypers: Mapping[str, Any] = HYPERS) -> dict[str, Any]:
-    """Trains through the service; returns whole parameters after each step and what it reported."""
-    model = wrap(make_small(tied, dtype), parallel)
+    """Trains through the service; returns whole parameters after each step and what it reported.
+    `address`: of the daemon, or of each rank's."""
+    whole = mesh_of(replicas) if parallel in ("zero2", "zero3", "shards") else None
+    model = wrap(make_small(tied, dtype), parallel, whole)
     history = []
-    with dmuon.Muon(model, job=job, address=address, verbose=False, **hypers) as opt:
+    keywords = dict(hypers)
+    if parallel == "shards":
+        keywords["mesh"] = whole
+    if parallel == "plain":
+        keywords["reduced"] = False
+    where = address if isinstance(address, str) else address[rank]
+    with dmuon.Muon(model, job=job, address=where, verbose=False, **keywords) as opt:
         scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lr_factor) if lr_factors else None
         resumed_at = opt.last_step
         for step in range(resumed_at, steps):

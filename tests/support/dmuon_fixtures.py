@@ -35,23 +35,28 @@ def program(name: str) -> pathlib.Path:
 
 
 class Daemon:
-    """One `dmuond --standalone`. Its directory, and so its address, outlives restarts."""
+    """One `dmuond`, standalone or a node of a coordinator. Its directory, and so its address, outlives
+    restarts."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, coordinator: str | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
         self.directory = pathlib.Path(self._folder.name)
         self.address = f"unix:{self.directory}/d.sock"
         self.log_path = self.directory / "log"
-        self._state = self.directory / "state"
-        self._state.mkdir()
+        if coordinator is None:
+            state = self.directory / "state"
+            state.mkdir()
+            self._side = ["--standalone", "--state-dir", str(state)]
+        else:
+            self._side = ["--coordinator", coordinator]
         self._flags = flags
         self._process: subprocess.Popen | None = None
 
     def start(self) -> "Daemon":
         """Starts it and waits until it answers."""
         assert self._process is None, "already started"
-        command = [program("dmuond"), "--standalone", "--listen", self.address, "--metrics", "127.0.0.1:0",
-                   "--state-dir", self._state, *self._flags]
+        command = [program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
+                   *self._flags]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
                                              stdin=subprocess.DEVNULL)
@@ -118,6 +123,64 @@ class Daemon:
         return self._process is not None
 
 
+class Cluster:
+    """One `dmuon-coordinator` and some nodes, on loopback."""
+
+    def __init__(self, nodes: int, *flags: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
+        self.coordinator = f"unix:{self._folder.name}/c.sock"
+        self._log_path = pathlib.Path(self._folder.name) / "log"
+        self._process: subprocess.Popen | None = None
+        self.nodes = [Daemon("--node-id", f"node-{i}", *flags, coordinator=self.coordinator)
+                      for i in range(nodes)]
+
+    def start(self) -> "Cluster":
+        """Starts it and waits until every node has joined."""
+        command = [str(program("dmuon-coordinator")), "--listen", self.coordinator]
+        with open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        for node in self.nodes:
+            node.start()
+        deadline = time.monotonic() + START_SECONDS
+        while self._joined() < len(self.nodes):
+            assert time.monotonic() < deadline, f"the nodes do not join:\n{self.log()}"
+            time.sleep(0.05)
+        return self
+
+    def _joined(self) -> int:
+        command = [str(program("dmuonctl")), "--address", self.coordinator, "--json", "status"]
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        if answer.returncode != 0:
+            return 0
+        return len(json.loads(answer.stdout)["cluster"].get("nodes", []))
+
+    def addresses(self, workers: int) -> list[str]:
+        """Of each rank's node: the first ranks on the first node, and so on, as torchrun places them."""
+        return [self.nodes[rank * len(self.nodes) // workers].address for rank in range(workers)]
+
+    def log(self) -> str:
+        """What all of them said."""
+        nodes = "".join(f"--- node {i}\n{node.log()}" for i, node in enumerate(self.nodes))
+        return f"--- coordinator\n{self._log_path.read_text(errors='replace')}{nodes}"
+
+    def stop(self) -> None:
+        """SIGTERM to all, nodes first; each must end with 0."""
+        for node in self.nodes:
+            assert node.stop() == 0, self.log()
+        assert self._process is not None
+        self._process.terminate()
+        assert self._process.wait(STOP_SECONDS) == 0, self.log()
+        self._process = None
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+
 def _run(*flags: str) -> Iterator[Daemon]:
     made = Daemon(*flags)
     try:
@@ -139,3 +202,14 @@ def daemon() -> Iterator[Daemon]:
 def module_daemon() -> Iterator[Daemon]:
     """One daemon for all tests of a module."""
     yield from _run()
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Cluster]:
+    """A coordinator and two nodes for all tests of a module."""
+    made = Cluster(2, "--step-timeout", "20")
+    try:
+        yield made.start()
+        made.stop()
+    finally:
+        made.close()

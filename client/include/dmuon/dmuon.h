@@ -60,8 +60,10 @@ typedef enum dmuon_status {
   DMUON_STATE_LOST = 13,        /* the daemon no longer has this job's state */
   DMUON_NUMERICAL = 14,         /* finite input gave a result that is not */
   DMUON_INTERNAL = 15,          /* a bug, or an error without a code of its own */
-  DMUON_REATTACHED = 16         /* fetch the buffers again, then retry. Not from this version;
+  DMUON_REATTACHED = 16,        /* fetch the buffers again, then retry. Not from this version;
                                    kept for memory that cannot stay at its address */
+  DMUON_PEER_LOST = 17          /* another node of the job, named in the message, is gone or does not
+                                   answer; it was tried again until the timeout */
 } dmuon_status_t;
 
 typedef enum dmuon_dtype { DMUON_FLOAT32 = 1, DMUON_BFLOAT16 = 2 } dmuon_dtype_t;

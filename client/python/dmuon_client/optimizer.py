@@ -157,7 +157,7 @@ class Muon(torch.optim.Optimizer):
             dtype_code(route.name, route.param.dtype)
             holding = sharding.holds(route.name, route.param, world_size=self._world_size,
                                      replicated=id(route.param) in replicated,
-                                     reduced=self._options.reduced)
+                                     reduced=self._options.reduced, job_mesh=self._options.mesh)
             with torch.no_grad():
                 shape = sharding.local_part(route.param).shape
             tensors.append(_Tensor(route, holding, shape, route.param.dtype,

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch.distributed.device_mesh import DeviceMesh
+
 from dmuon_client import _abi
 from dmuon_client.routing import Rule
 
@@ -85,6 +87,7 @@ class Options:
     rules: Sequence[Rule] = ()  # first match wins; see routing
     row_blocks: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     reduced: bool | None = None  # of plain parameters without DDP in a job of many workers
+    mesh: DeviceMesh | None = None  # all workers, where fully_shard was given a part of them (HSDP)
 
     # Where the service is, and how long to wait for it.
     job: str | None = None

@@ -3,10 +3,10 @@
 """What this worker holds of a parameter, as a box of the whole tensor. Public PyTorch API only."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,14 +37,6 @@ def chunk(size: int, parts: int, index: int) -> tuple[int, int]:
     return start, min(step, size - start)
 
 
-def shard_box(shape: Sequence[int], dim: int, parts: int,
-              index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Offsets and lengths of piece `index` of a tensor split along `dim`."""
-    offset, length = [0] * len(shape), list(shape)
-    offset[dim], length[dim] = chunk(shape[dim], parts, index)
-    return tuple(offset), tuple(length)
-
-
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The worker's own piece; shares memory with `tensor`. Call it without autograd."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -56,11 +48,12 @@ def placements(tensor: torch.Tensor) -> tuple[Placement, ...] | None:
 
 
 def holds(name: str, param: nn.Parameter, *, world_size: int, replicated: bool,
-          reduced: bool | None) -> Holding:
+          reduced: bool | None, job_mesh: DeviceMesh | None = None) -> Holding:
     """What this worker holds of `param`. `replicated`: it lies inside DistributedDataParallel.
-    `reduced`: the user's word on gradients of plain parameters, None if there is none."""
+    `reduced`: the user's word on gradients of plain parameters, None if there is none. `job_mesh`: all
+    workers of the job, where parameters are distributed over a part of them only."""
     if isinstance(param, DTensor):
-        return _holds_dtensor(name, param, world_size)
+        return _holds_dtensor(name, param, world_size, job_mesh)
     shape = tuple(param.shape) or (1,)
     if world_size == 1 or replicated:
         is_reduced = True
@@ -75,36 +68,36 @@ def holds(name: str, param: nn.Parameter, *, world_size: int, replicated: bool,
     return Holding(shape, (0,) * len(shape), shape, is_reduced)
 
 
-def _holds_dtensor(name: str, param: DTensor, world_size: int) -> Holding:
+def _holds_dtensor(name: str, param: DTensor, world_size: int, job_mesh: DeviceMesh | None) -> Holding:
     mesh = param.device_mesh
-    if mesh.ndim != 1:
+    everywhere = mesh.size() == world_size
+    if not everywhere and (job_mesh is None or world_size % mesh.size() != 0):
         raise ShardingError(
-            f"{name} lies on a device mesh of {mesh.ndim} dimensions; only 1 is supported yet"
+            f"{name} lies on a device mesh of {mesh.size()} workers, but the job has {world_size}. Where "
+            "the mesh is one replica of several, give the whole mesh as mesh=; the service then takes the "
+            "mean of the gradients over the replicas"
         )
-    if mesh.size() != world_size:
-        raise ShardingError(
-            f"{name} lies on a device mesh of {mesh.size()} workers, but the job has {world_size}; "
-            "parts of a job are not supported yet"
-        )
+    if job_mesh is not None and job_mesh.size() != world_size:
+        raise ShardingError(f"mesh= has {job_mesh.size()} workers, but the job has {world_size}")
     shape = tuple(param.shape) or (1,)
-    placement = param.placements[0]
-    if type(placement) is Shard:
-        dim = placement.dim % len(shape)
-        offset, length = shard_box(shape, dim, mesh.size(), mesh.get_local_rank())
-    elif type(placement) is Replicate:
-        offset, length = (0,) * len(shape), shape
-    else:
-        raise ShardingError(f"{name} has placement {placement}; only Shard and Replicate are supported")
+    offset, length = [0] * len(shape), list(shape)
+    for dim, placement in enumerate(param.placements):  # each splits what the ones before have left
+        if type(placement) is Shard:
+            d = placement.dim % len(shape)
+            start, length[d] = chunk(length[d], mesh.size(dim), mesh.get_local_rank(dim))
+            offset[d] += start
+        elif type(placement) is not Replicate:
+            raise ShardingError(f"{name} has placement {placement}; only Shard and Replicate are supported")
     with torch.no_grad():
         local = tuple(local_part(param).shape) or (1,)
     if 0 in local and 0 in length:
-        local = length  # an empty piece has no place; its other dimensions do not matter
-    if local != length:
+        local = tuple(length)  # an empty piece has no place; its other dimensions do not matter
+    if local != tuple(length):
         raise ShardingError(
-            f"{name} {shape} on rank {mesh.get_local_rank()} holds {local}, but {placement} over "
-            f"{mesh.size()} workers gives {length}"
+            f"{name} {shape} at {mesh.get_coordinate()} of the mesh holds {local}, but "
+            f"{param.placements} over {tuple(mesh.shape)} workers gives {tuple(length)}"
         )
-    return Holding(shape, offset, length, True)
+    return Holding(shape, tuple(offset), tuple(length), reduced=everywhere)
 
 
 def replicated_parameters(model: nn.Module) -> set[int]:

@@ -21,11 +21,19 @@ using testing::HasSubstr;
 
 const absl::Time kStart = absl::UnixEpoch();
 
-v1::ReleaseJobRequest ReleaseOf(const v1::NodeIdentity& node, const std::string& job) {
+v1::ReleaseJobRequest ReleaseOf(const v1::NodeIdentity& node, const std::string& job,
+                                uint64_t generation) {
   v1::ReleaseJobRequest request;
   *request.mutable_node() = node;
   request.set_job_id(job);
+  request.set_generation(generation);
   return request;
+}
+
+// Of the job's current plan; 0 when it has none.
+uint64_t GenerationOf(const Coordinator& core, const std::string& job) {
+  const auto plan = core.GetPlan(job);
+  return plan.ok() ? plan->plan().generation() : 0;
 }
 
 TEST(CoordinatorTest, GenerationsOnlyGrowWhateverHappens) {
@@ -47,7 +55,7 @@ TEST(CoordinatorTest, GenerationsOnlyGrowWhateverHappens) {
         break;
       }
       case 1:
-        outcome = core.ReleaseJob(now, ReleaseOf(Node(node, "0"), job));
+        outcome = core.ReleaseJob(now, ReleaseOf(Node(node, "0"), job, GenerationOf(core, job)));
         break;
       case 2:
         now += absl::Seconds(random() % 3);
@@ -108,6 +116,63 @@ TEST(CoordinatorTest, EventsNameTheLastRegistrationOfTheirNodeThatTheyRestOn) {
   EXPECT_EQ(planned.outgoing[1].event.last_sequence(), 4u);
   register_rank("b", 1, 5);  // back with the same shards
   EXPECT_EQ(core.CurrentEvents("b")[0].last_sequence(), 5u);
+}
+
+TEST(CoordinatorTest, AReleaseOfAnotherPlanChangesNothing) {
+  Coordinator core(Options{});
+  core.Join(kStart, JoinOf("a"));
+  core.RegisterWorker(kStart, RankOf(Node("a"), ModelOf("j", "mlp", 1), 0));
+  const uint64_t generation = GenerationOf(core, "j");
+  for (const uint64_t other : {uint64_t{0}, generation + 1}) {
+    EXPECT_TRUE(core.ReleaseJob(kStart, ReleaseOf(Node("a"), "j", other)).status.ok());
+    EXPECT_EQ(GenerationOf(core, "j"), generation);
+  }
+  core.ReleaseJob(kStart, ReleaseOf(Node("a"), "j", generation));
+  EXPECT_EQ(GenerationOf(core, "j"), 0u);
+}
+
+TEST(CoordinatorTest, AReleaseBeforeThePlanForgetsOneNodesRanks) {
+  Coordinator core(Options{});
+  for (const char* node : {"a", "b"}) core.Join(kStart, JoinOf(node));
+  core.RegisterWorker(kStart, RankOf(Node("a"), ModelOf("j", "mlp", 3), 0));
+  core.RegisterWorker(kStart, RankOf(Node("b"), ModelOf("j", "mlp", 3), 1));
+  core.ReleaseJob(kStart, ReleaseOf(Node("a"), "j", 0));
+  ASSERT_EQ(core.Status(kStart).jobs_size(), 1);
+  EXPECT_EQ(core.Status(kStart).jobs(0).registered_ranks(), 1u);
+}
+
+TEST(CoordinatorTest, NodesMeetInOneAttemptAndABrokenOneIsLeftByAll) {
+  Coordinator core(Options{});
+  for (const char* node : {"a", "b"}) core.Join(kStart, JoinOf(node));
+  core.RegisterWorker(kStart, RankOf(Node("a"), ModelOf("j", "mlp", 2), 0));
+  core.RegisterWorker(kStart, RankOf(Node("b"), ModelOf("j", "mlp", 2), 1));
+  const auto meeting = [&](const std::string& node, uint64_t attempt) {
+    v1::Meeting made;
+    *made.mutable_node() = Node(node);
+    made.set_job_id("j");
+    made.set_generation(GenerationOf(core, "j"));
+    made.set_attempt(attempt);
+    return made;
+  };
+  EXPECT_EQ(core.NextAttempt(meeting("a", 0)).value(), 1u);
+  EXPECT_EQ(core.NextAttempt(meeting("b", 0)).value(), 1u);
+  v1::SetKeyRequest set;
+  *set.mutable_meeting() = meeting("a", 1);
+  set.set_key("address");
+  set.set_value("here");
+  ASSERT_TRUE(core.SetKey(set).ok());
+  v1::GetKeyRequest get;
+  *get.mutable_meeting() = meeting("b", 1);
+  get.set_key("address");
+  EXPECT_EQ(core.GetKey(get).value(), "here");
+  EXPECT_EQ(core.NextAttempt(meeting("b", 1)).value(), 2u);
+  EXPECT_EQ(core.GetKey(get).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(core.SetKey(set).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(core.NextAttempt(meeting("a", 1)).value(), 2u);
+  get.mutable_meeting()->set_attempt(2);
+  EXPECT_EQ(core.GetKey(get).value(), std::nullopt);
+  get.mutable_meeting()->set_generation(99);
+  EXPECT_EQ(wire::ReasonOf(core.GetKey(get).status()), v1::ERROR_REASON_STALE_GENERATION);
 }
 
 TEST(CoordinatorTest, MembershipIsOfOneIncarnation) {

@@ -157,6 +157,8 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
     v1::ReleaseJobRequest request;
     *request.mutable_node() = Identity(subject, words);
     request.set_job_id(Get(words, "job", "demo"));
+    const auto planned = core_.GetPlan(request.job_id());
+    request.set_generation(planned.ok() ? planned->plan().generation() : 0);
     return Describe(core_.ReleaseJob(now_, request));
   }
   if (verb == "watch") {

@@ -70,7 +70,7 @@ class JobCoreTest : public ::testing::Test {
     for (uint32_t rank : {0U, 1U}) {
       Words(core_.RegistrationAnswered(At(at), 10 + rank, absl::OkStatus()));
     }
-    return core_.PlanArrived(At(at), kGeneration);
+    return core_.PlanArrived(At(at), kGeneration, {0, 1});
   }
   Actions Begin(uint32_t rank, Ticket ticket, double at = 0) {
     return core_.Begin(At(at), 10 + rank, ticket, absl::InfiniteFuture(), kGeneration, false);
@@ -273,7 +273,7 @@ TEST_F(JobCoreTest, ARegistrationThatThePlanDoesNotKnowIsRefusedWhenThePlanArriv
   Words(core_.Gone(At(1), 10));
   ASSERT_TRUE(core_.Open(At(1), 0, 20).ok());
   Words(core_.Register(At(1), 20, 3, absl::InfiniteFuture(), "other boxes"));  // not yet sent
-  EXPECT_THAT(Words(core_.PlanArrived(At(2), kGeneration)), ElementsAre("reply 3", "arena 11"));
+  EXPECT_THAT(Words(core_.PlanArrived(At(2), kGeneration, {0, 1})), ElementsAre("reply 3", "arena 11"));
   EXPECT_EQ(wire::ReasonOf(Told(3)), v1::ERROR_REASON_SPEC_MISMATCH);
   EXPECT_THAT(Words(core_.Register(At(3), 20, 4, absl::InfiniteFuture(), "d")),
               ElementsAre("arena 20"));
@@ -321,7 +321,7 @@ TEST_F(JobCoreTest, BadInitialParametersAreToldToAllAndMayBeCorrected) {
   ASSERT_TRUE(fresh.Open(At(0), 0, 10).ok());
   Words(fresh.Register(At(0), 10, 1, absl::InfiniteFuture(), "d"));
   Words(fresh.RegistrationAnswered(At(0), 10, absl::OkStatus()));
-  Words(fresh.PlanArrived(At(0), 1));
+  Words(fresh.PlanArrived(At(0), 1, {0}));
   Words(fresh.ArenaGiven(At(0), 10, absl::OkStatus()));
   Words(fresh.Begin(At(0), 10, 2, absl::InfiniteFuture(), 1, false));
   Words(fresh.Initialized(At(0), wire::InvalidField("NaN in 'w'")));

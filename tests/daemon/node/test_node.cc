@@ -74,7 +74,20 @@ class RecordingLink final : public CoordinatorLink {
   absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
     return link_->RegisterWorker(std::move(request));
   }
-  absl::Status ReleaseJob(const std::string& job_id) override { return link_->ReleaseJob(job_id); }
+  absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) override {
+    return link_->ReleaseJob(job_id, generation);
+  }
+  absl::StatusOr<uint64_t> NextAttempt(v1::Meeting meeting) override {
+    return link_->NextAttempt(std::move(meeting));
+  }
+  absl::Status SetKey(v1::Meeting meeting, const std::string& key,
+                      const std::string& value) override {
+    return link_->SetKey(std::move(meeting), key, value);
+  }
+  absl::StatusOr<std::optional<std::string>> GetKey(v1::Meeting meeting,
+                                                    const std::string& key) override {
+    return link_->GetKey(std::move(meeting), key);
+  }
   std::string address() const override { return link_->address(); }
 
   void Replay(const v1::WatchPlansResponse& event) { sink_(event); }
@@ -95,7 +108,8 @@ TestNode::TestNode(EngineOptions options, const std::string& backend)
   host_ = std::make_unique<coordinator::Host>(coordinator::HostOptions(),
                                               coordinator::GenerationStore(), &metrics_);
   link_ = std::make_unique<RecordingLink>(coordinator::MakeLocalLink(host_.get()));
-  engine_ = std::make_unique<Engine>(std::move(options), backend_.get(), link_.get(), &metrics_);
+  engine_ = std::make_unique<Engine>(std::move(options), backend_.get(), link_.get(), &metrics_,
+                                     ConnectPeers());
   engine_->Start();
 }
 
@@ -104,6 +118,27 @@ TestNode::~TestNode() { engine_->Drain(); }
 std::vector<v1::WatchPlansResponse> TestNode::events() const { return link_->events(); }
 
 void TestNode::Replay(const v1::WatchPlansResponse& event) { link_->Replay(event); }
+
+TestCluster::TestCluster(size_t nodes, const EngineOptions& options)
+    : backend_(kernels::MakeBackend("cpu").value()),
+      host_(std::make_unique<coordinator::Host>(coordinator::HostOptions(),
+                                                coordinator::GenerationStore(), &metrics_)) {
+  const ConnectPeers connect = [this](const transport::Mesh& mesh, transport::KeyValueStore&,
+                                      absl::Time) { return switchboard_.Connect(mesh); };
+  for (size_t i = 0; i < nodes; ++i) {
+    Node& node = *nodes_.emplace_back(std::make_unique<Node>());
+    EngineOptions mine = options;
+    mine.node_id = absl::StrCat("node-", i);
+    node.link = coordinator::MakeLocalLink(host_.get());
+    node.engine = std::make_unique<Engine>(std::move(mine), backend_.get(), node.link.get(),
+                                           &metrics_, connect);
+    node.engine->Start();
+  }
+}
+
+TestCluster::~TestCluster() {
+  for (const auto& node : nodes_) node->engine->Drain();
+}
 
 TestJob::TestJob(const std::string& id, uint32_t world_size) {
   spec.set_job_id(id);
@@ -294,6 +329,12 @@ void TestWorker::FillParams(float (*value)(size_t, int64_t)) {
 TestRun::TestRun(Engine* engine, const TestJob& job) {
   for (uint32_t rank = 0; rank < job.spec.world_size(); ++rank) {
     workers_.push_back(std::make_unique<TestWorker>(engine, &job, rank));
+  }
+}
+
+TestRun::TestRun(const std::vector<Engine*>& engines, const TestJob& job) {
+  for (uint32_t rank = 0; rank < job.spec.world_size(); ++rank) {
+    workers_.push_back(std::make_unique<TestWorker>(engines[rank], &job, rank));
   }
 }
 

@@ -19,6 +19,7 @@
 #include "daemon/coordinator/host.h"
 #include "daemon/coordinator/local_link.h"
 #include "daemon/node/engine.h"
+#include "daemon/transport/local_transport.h"
 #include "dmuon/v1/node.pb.h"
 #include "kernels/backend.h"
 #include "wire/arena.h"
@@ -44,6 +45,27 @@ class TestNode {
   std::unique_ptr<coordinator::Host> host_;
   std::unique_ptr<RecordingLink> link_;
   std::unique_ptr<Engine> engine_;
+};
+
+// Several nodes under one coordinator, connected by the local transport.
+class TestCluster {
+ public:
+  // Nodes "node-0", "node-1", ... all with `options`.
+  explicit TestCluster(size_t nodes, const EngineOptions& options = {});
+  ~TestCluster();
+  Engine& engine(size_t node) { return *nodes_[node]->engine; }
+  transport::Switchboard& switchboard() { return switchboard_; }
+
+ private:
+  struct Node {
+    std::unique_ptr<CoordinatorLink> link;
+    std::unique_ptr<Engine> engine;
+  };
+  Metrics metrics_;
+  transport::Switchboard switchboard_;
+  std::unique_ptr<kernels::Backend> backend_;
+  std::unique_ptr<coordinator::Host> host_;
+  std::vector<std::unique_ptr<Node>> nodes_;
 };
 
 // A job to register: groups 0 (muon) and 1 (adamw), tensors as added.
@@ -108,10 +130,11 @@ class TestWorker {
   std::future<absl::StatusOr<v1::StepResponse>> stepped_;
 };
 
-// All workers of a job on one node, started with row shards and the same initial parameters.
+// All workers of a job, started with row shards and the same initial parameters.
 class TestRun {
  public:
   TestRun(Engine* engine, const TestJob& job);
+  TestRun(const std::vector<Engine*>& engines, const TestJob& job);  // one a rank
   // Registers and begins; the first status that is not OK.
   absl::Status Start();
   absl::Status Start(const std::vector<std::vector<wire::ShardBoxes>>& shards);

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The other nodes of a job: connects to them, and again after every failure, and moves reports and
+// messages. All nodes make the same calls in the same order.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/base/coordinator_link.h"
+#include "daemon/node/messages.h"
+#include "daemon/transport/key_value_store.h"
+#include "daemon/transport/transport.h"
+#include "dmuon/v1/peer.pb.h"
+
+namespace dmuon::node {
+
+// Makes the connections of a mesh, leaving and finding addresses in the store.
+using ConnectPeers = std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(
+    const transport::Mesh& mesh, transport::KeyValueStore& store, absl::Time deadline)>;
+
+// One thread. Deadlines are of MonotonicNow()'s clock. Errors have the reason PEER_LOST and name a
+// peer: DEADLINE_EXCEEDED when it does not answer, ABORTED when it is gone. Then the connections
+// of all nodes are closed, and the round is over.
+class Peers {
+ public:
+  Peers(const v1::Plan& plan, uint32_t self, CoordinatorLink* link, ConnectPeers connect);
+
+  // Connects, unless connected: at the beginning of every round, so that all nodes meet at the same
+  // place of it. Nothing else connects.
+  absl::Status Connect(absl::Time deadline);
+  // Gives `mine` to all others, and gets theirs: by node, mine among them.
+  absl::StatusOr<std::vector<v1::PeerReport>> Tell(const v1::PeerReport& mine,
+                                                   absl::Time deadline);
+  // Sends and receives all messages of `mail`.
+  absl::Status Trade(Mail& mail, absl::Time deadline);
+
+  [[nodiscard]] uint32_t self() const { return self_; }
+  [[nodiscard]] const std::string& name(uint32_t node) const { return mesh_.nodes[node]; }
+
+ private:
+  absl::Status TellRest(const std::string& mine, std::vector<std::string>& theirs,
+                        absl::Time deadline);
+  absl::Status Exchange(transport::Batch batch, absl::Time deadline);
+  absl::Status Broken(const absl::Status& status);
+  v1::Meeting Meeting(uint64_t attempt) const;
+
+  const std::string job_id_;
+  const uint64_t generation_;
+  const uint32_t buckets_;
+  const uint32_t self_;
+  CoordinatorLink* const link_;
+  const ConnectPeers connect_;
+  transport::Mesh mesh_;
+  std::unique_ptr<transport::Transport> transport_;
+  uint64_t attempt_ = 0;   // of transport_, or of the last one
+  uint64_t next_tag_ = 0;  // the same on all nodes
+};
+
+}  // namespace dmuon::node

@@ -1,0 +1,290 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Jobs that are spread over several nodes. The judge is the same job on one node: gradients are
+// multiples of 1/64, so that sums are exact in any order and every bit must agree.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/daemon/node/test_node.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Shards = std::vector<std::vector<wire::ShardBoxes>>;  // by rank
+
+TestJob Model(uint32_t world_size) {
+  TestJob job("model", world_size);
+  for (int layer = 0; layer < 3; ++layer) {
+    job.Add(absl::StrCat("up", layer), {13, 6});
+    job.Add(absl::StrCat("down", layer), {6, 13});
+  }
+  job.Add("narrow", {2, 9});
+  job.Add("norm", {7}, 1);
+  job.Add("embedding", {11, 5}, 1);
+  return job;
+}
+
+float Exact(size_t tensor, int64_t index, uint64_t step) {
+  return std::round(64.0F * TestRun::Gradient(tensor, index, step)) / 64.0F;
+}
+
+// FSDP over `parts` workers, in as many replicas as there are.
+Shards Rows(const TestJob& job, uint32_t parts, bool reduced) {
+  Shards shards;
+  for (uint32_t rank = 0; rank < job.spec.world_size(); ++rank) {
+    std::vector<wire::ShardBoxes>& mine = shards.emplace_back();
+    for (const v1::Tensor& tensor : job.spec.tensors()) {
+      const wire::Box box = RowShard(tensor, rank % parts, parts);
+      mine.push_back({box, box, reduced});
+    }
+  }
+  return shards;
+}
+
+// The parameters of one worker, one tensor after the other.
+std::vector<float> ParametersOf(TestWorker& worker, const TestJob& job) {
+  std::vector<float> all;
+  for (size_t t = 0; t < static_cast<size_t>(job.spec.tensors_size()); ++t) {
+    const std::span<float> piece = worker.param(t);
+    all.insert(all.end(), piece.begin(), piece.end());
+  }
+  return all;
+}
+
+struct Outcome {
+  std::vector<std::vector<float>> parameters;  // by rank
+  std::vector<uint64_t> calls;                 // by rank, of its node
+};
+
+absl::Status StepExactly(TestRun& run, uint64_t step) {
+  for (size_t rank = 0; rank < run.size(); ++rank) run[rank].FillAndSubmit(step, Exact);
+  absl::Status first;
+  for (const auto& answer : run.StepAsSubmitted(step)) first.Update(answer.status());
+  return first;
+}
+
+Outcome Train(TestRun& run, const TestJob& job, const Shards& shards, uint64_t steps) {
+  EXPECT_TRUE(run.Start(shards).ok());
+  Outcome outcome;
+  for (uint64_t step = 1; step <= steps; ++step) {
+    for (size_t rank = 0; rank < run.size(); ++rank) run[rank].FillAndSubmit(step, Exact);
+    outcome.calls.clear();
+    for (const auto& answer : run.StepAsSubmitted(step)) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+      outcome.calls.push_back(answer.ok() ? answer->newton_schulz_calls() : 0);
+    }
+  }
+  for (size_t rank = 0; rank < run.size(); ++rank) {
+    outcome.parameters.push_back(ParametersOf(run[rank], job));
+  }
+  return outcome;
+}
+
+EngineOptions Options() {
+  EngineOptions options;
+  options.slots = 2;
+  // Short, because tests of a lost peer wait for it in real time.
+  options.step_timeout = absl::Milliseconds(600);
+  options.attach_timeout = absl::Milliseconds(300);
+  return options;
+}
+
+// Ranks by node: {{0, 1}, {2}} puts two on the first.
+using Placement = std::vector<std::vector<uint32_t>>;
+
+struct Case {
+  std::string name;
+  Placement placement;
+  uint32_t parts;  // of the rows
+  bool reduced;
+};
+
+class PlacementTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(PlacementTest, GivesTheSameBitsAsOneNodeAndRunsNewtonSchulzOnce) {
+  const Case& c = GetParam();
+  uint32_t world_size = 0;
+  for (const auto& ranks : c.placement) world_size += static_cast<uint32_t>(ranks.size());
+  const TestJob job = Model(world_size);
+  const Shards shards = Rows(job, c.parts, c.reduced);
+  constexpr uint64_t kSteps = 4;
+
+  TestNode alone(Options());
+  TestRun reference(&alone.engine(), job);
+  const Outcome expected = Train(reference, job, shards, kSteps);
+
+  TestCluster cluster(c.placement.size(), Options());
+  std::vector<Engine*> engines(world_size);
+  for (size_t node = 0; node < c.placement.size(); ++node) {
+    for (const uint32_t rank : c.placement[node]) engines[rank] = &cluster.engine(node);
+  }
+  TestRun run(engines, job);
+  const Outcome outcome = Train(run, job, shards, kSteps);
+  EXPECT_EQ(outcome.parameters, expected.parameters);
+  uint64_t calls = 0;
+  for (const auto& ranks : c.placement) calls += outcome.calls[ranks.front()];
+  EXPECT_EQ(calls, expected.calls[0]);
+  EXPECT_EQ(calls, 7 * kSteps);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlacementTest,
+    ::testing::Values(Case{"TwoNodesOneWorkerEach", {{0}, {1}}, 2, true},
+                      Case{"TwoNodesTwoWorkersEach", {{0, 1}, {2, 3}}, 4, true},
+                      Case{"UnevenAndPermuted", {{2, 0}, {3}, {1, 4}}, 5, true},
+                      Case{"MoreRanksThanRows", {{0, 1, 2}, {3, 4}}, 5, true},
+                      Case{"HybridReducedByTheTrainer", {{0, 1}, {2, 3}}, 2, true},
+                      Case{"HybridReducedByTheService", {{0, 1}, {2, 3}}, 2, false},
+                      Case{"ReplicasAcrossNodes", {{0, 2}, {1, 3}}, 2, false},
+                      Case{"DataParallelReducedByTheTrainer", {{0}, {1}, {2}, {3}}, 1, true},
+                      Case{"DataParallelReducedByTheService", {{0, 1}, {2, 3}}, 1, false}),
+    [](const auto& param_info) { return param_info.param.name; });
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  // Two workers on each of two nodes, FSDP over all of them.
+  void SetUp() override { ASSERT_TRUE(run_.Start(Rows(job_, 4, true)).ok()); }
+
+  std::vector<std::vector<float>> Parameters() {
+    std::vector<std::vector<float>> all;
+    for (size_t rank = 0; rank < run_.size(); ++rank) all.push_back(ParametersOf(run_[rank], job_));
+    return all;
+  }
+  // Repeats a step until the cluster has found together again.
+  absl::Status StepUntilItWorks(uint64_t step) {
+    absl::Status status;
+    for (int i = 0; i < 20; ++i) {
+      status = StepExactly(run_, step);
+      if (wire::ReasonOf(status) != v1::ERROR_REASON_PEER_LOST) return status;
+    }
+    return status;
+  }
+  std::vector<std::vector<float>> Undisturbed(uint64_t steps) {
+    TestNode alone(Options());
+    TestRun reference(&alone.engine(), job_);
+    return Train(reference, job_, Rows(job_, 4, true), steps).parameters;
+  }
+
+  const TestJob job_ = Model(4);
+  TestCluster cluster_{2, Options()};
+  TestRun run_{{&cluster_.engine(0), &cluster_.engine(0), &cluster_.engine(1), &cluster_.engine(1)},
+               job_};
+};
+
+TEST_F(ClusterTest, AMissingGradientOnOneNodeIsToldOnAllAndChangesNothing) {
+  ASSERT_TRUE(StepExactly(run_, 1).ok());
+  const auto before = Parameters();
+  for (size_t rank = 0; rank < 4; ++rank) run_[rank].FillAndSubmit(2, Exact);
+  run_[3].Submit(0, 1);  // still the old one
+  for (const auto& answer : run_.StepAsSubmitted(2)) {
+    EXPECT_EQ(wire::ReasonOf(answer.status()), v1::ERROR_REASON_MISSING_GRADIENT);
+    EXPECT_THAT(std::string(answer.status().message()), HasSubstr("'up0' from rank 3"));
+  }
+  EXPECT_EQ(Parameters(), before);
+  EXPECT_TRUE(StepExactly(run_, 2).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(2));
+}
+
+TEST_F(ClusterTest, AnInfiniteGradientOnOneNodeSkipsTheStepOnAll) {
+  ASSERT_TRUE(StepExactly(run_, 1).ok());
+  const auto before = Parameters();
+  for (size_t rank = 0; rank < 4; ++rank) run_[rank].FillAndSubmit(2, Exact);
+  run_[2].grad(0)[0] = std::numeric_limits<float>::infinity();
+  for (const auto& answer : run_.StepAsSubmitted(2)) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_TRUE(answer->skipped());
+    EXPECT_THAT(answer->skip_reason(), HasSubstr("'up0'"));
+  }
+  EXPECT_EQ(Parameters(), before);
+  EXPECT_TRUE(StepExactly(run_, 3).ok());
+}
+
+TEST_F(ClusterTest, WorkersOfTwoNodesMustSendTheSameHyperParameters) {
+  for (size_t rank = 0; rank < 4; ++rank) run_[rank].FillAndSubmit(1, Exact);
+  for (size_t rank = 0; rank < 4; ++rank) run_[rank].StartStep(1, rank < 2 ? 0.1 : 0.2);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    const absl::Status status = run_[rank].FinishStep().status();
+    EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_HYPER_MISMATCH) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("node-1"));
+  }
+  EXPECT_TRUE(StepExactly(run_, 1).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(1));
+}
+
+TEST_F(ClusterTest, ACutInEitherDirectionEndsTheStepAndTheRetryGivesTheSameBits) {
+  ASSERT_TRUE(StepExactly(run_, 1).ok());
+  uint64_t step = 2;
+  for (const auto& [from, to] : {std::pair("node-0", "node-1"), std::pair("node-1", "node-0")}) {
+    cluster_.switchboard().Cut(from, to);
+    const absl::Status status = StepExactly(run_, step);
+    EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_PEER_LOST) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("node-"));
+    EXPECT_TRUE(StepUntilItWorks(step).ok());
+    ++step;
+  }
+  EXPECT_EQ(Parameters(), Undisturbed(3));
+}
+
+TEST_F(ClusterTest, ALostConnectionAtAnyMomentOfAStepChangesNoBit) {
+  for (uint64_t step = 1; step <= 30; ++step) {
+    std::thread vandal([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(37 * step));
+      cluster_.switchboard().Drop(step % 2 == 0 ? "node-0" : "node-1");
+    });
+    const absl::Status status = StepUntilItWorks(step);
+    vandal.join();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(Parameters(), Undisturbed(30));
+}
+
+TEST_F(ClusterTest, AWorkerThatReturnsToOneNodeGetsWhatTheOthersOwn) {
+  ASSERT_TRUE(StepExactly(run_, 1).ok());
+  const auto before = Parameters();
+  run_[3].Die();
+  ASSERT_TRUE(run_[3].Open("again").ok());
+  run_[3].StartRegister(Rows(job_, 4, true)[3]);
+  ASSERT_TRUE(run_[3].FinishRegister().ok());
+  run_[3].StartBegin();
+  const auto begun = run_[3].FinishBegin();
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(begun->last_step(), 1U);
+  EXPECT_EQ(Parameters(), before);
+  EXPECT_TRUE(StepExactly(run_, 2).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(2));
+}
+
+TEST_F(ClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime) {
+  for (size_t rank = 0; rank < 3; ++rank) {
+    run_[rank].FillAndSubmit(1, Exact);
+    run_[rank].StartStep(1);
+  }
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const absl::Status status = run_[rank].FinishStep().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  }
+  EXPECT_TRUE(StepUntilItWorks(1).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(1));
+}
+
+TEST_F(ClusterTest, ARankOfAnotherNodeIsRefusedByName) {
+  TestWorker stray(&cluster_.engine(1), &job_, 0);
+  ASSERT_TRUE(stray.Open().ok());
+  stray.StartRegister(Rows(job_, 4, true)[0]);
+  EXPECT_THAT(std::string(stray.FinishRegister().message()), HasSubstr("rank 0"));
+}
+
+}  // namespace
+}  // namespace dmuon::node

@@ -1,0 +1,248 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What is Gloo's alone: connecting, and peers that are processes and get killed or frozen.
+#include "daemon/transport/gloo_transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/transport/key_value_store.h"
+#include "tests/daemon/base/temp_dir.h"
+#include "tests/daemon/transport/nodes.h"
+#include "wire/error.h"
+
+namespace dmuon::transport {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keys are files, so that processes share them.
+class FileStore final : public KeyValueStore {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    const std::string path = PathOf(key);
+    std::ofstream(path + ".new") << value;
+    std::filesystem::rename(path + ".new", path);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+    if (freeze_at_get) ::raise(SIGSTOP);
+    while (!std::filesystem::exists(PathOf(key))) {
+      if (MonotonicNow() >= deadline) return absl::DeadlineExceededError(key);
+      ::usleep(1'000);
+    }
+    std::ifstream file(PathOf(key));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  bool freeze_at_get = false;
+
+ private:
+  std::string PathOf(std::string key) const {
+    std::replace(key.begin(), key.end(), '/', '_');
+    return directory_.File(key);
+  }
+  TempDir directory_;
+};
+
+// Waits until bytes come in, which Gloo's thread writes.
+void AwaitFirstByte(const Bytes& bytes) {
+  const volatile std::byte& first = bytes.front();
+  while (first == std::byte{0}) ::usleep(100);
+}
+
+constexpr size_t kLarge = 64 << 20;
+
+// Node a is the test, node b a process of its own.
+class GlooProcessTest : public ::testing::Test {
+ protected:
+  ~GlooProcessTest() override {
+    if (child_ <= 0) return;
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+  }
+  // Node b connects, runs `life`, and then stays until it is killed.
+  void StartB(const std::function<void(Transport&)>& life) {
+    child_ = ::fork();
+    ASSERT_GE(child_, 0);
+    if (child_ > 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    auto transport = ConnectGloo(*OpenGlooDevice({}), store_, MeshOf(2, 1), {}, Patient());
+    if (transport.ok()) life(**transport);
+    for (;;) ::pause();
+  }
+  absl::StatusOr<std::unique_ptr<Transport>> ConnectA(absl::Time deadline = Patient()) {
+    return ConnectGloo(*OpenGlooDevice({}), store_, MeshOf(2, 0), {}, deadline);
+  }
+
+  FileStore store_;
+  pid_t child_ = -1;
+};
+
+TEST_F(GlooProcessTest, APeerKilledWhileItReceivesIsNamed) {
+  StartB([](Transport& b) {
+    Bytes received(kLarge);
+    const auto exchange = b.Start({1, {}, {{0, received}}});
+    AwaitFirstByte(received);
+    ::raise(SIGKILL);
+  });
+  const auto a = ConnectA();
+  ASSERT_TRUE(a.ok()) << a.status();
+  const absl::Status sent = RunBatch(**a, {1, {{1, Bytes(kLarge, std::byte{1})}}, {}});
+  EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable) << sent;
+  EXPECT_THAT(std::string(sent.message()), HasSubstr("job/1/1: node 'b' is gone"));
+}
+
+TEST_F(GlooProcessTest, APeerKilledWhileItSendsIsNamed) {
+  StartB([](Transport& b) { (void)RunBatch(b, {1, {{0, Bytes(kLarge, std::byte{1})}}, {}}); });
+  const auto a = ConnectA();
+  ASSERT_TRUE(a.ok()) << a.status();
+  Bytes received(kLarge);
+  const auto exchange = (*a)->Start({1, {}, {{1, received}}});
+  ASSERT_TRUE(exchange.ok());
+  AwaitFirstByte(received);
+  ::kill(child_, SIGKILL);
+  const absl::Status waited = (*exchange)->Wait(Patient());
+  EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable) << waited;
+  EXPECT_THAT(std::string(waited.message()), HasSubstr("job/1/1: node 'b' is gone"));
+}
+
+TEST_F(GlooProcessTest, APeerKilledBeforeItsBatchIsNamed) {
+  StartB([](Transport&) { ::raise(SIGKILL); });
+  const auto a = ConnectA();
+  ASSERT_TRUE(a.ok()) << a.status();
+  Bytes received(10);
+  const absl::Status waited = RunBatch(**a, {1, {{1, Bytes(10)}}, {{1, received}}});
+  EXPECT_EQ(waited.code(), absl::StatusCode::kUnavailable) << waited;
+  EXPECT_THAT(std::string(waited.message()), HasSubstr("node 'b'"));
+}
+
+TEST_F(GlooProcessTest, AFrozenPeerIsNamedByTheDeadline) {
+  StartB([](Transport& b) {
+    const Bytes sent(kLarge, std::byte{1});
+    Bytes received(kLarge);
+    const auto exchange = b.Start({1, {{0, sent}}, {{0, received}}});
+    AwaitFirstByte(received);
+    ::raise(SIGSTOP);
+  });
+  const auto a = ConnectA();
+  ASSERT_TRUE(a.ok()) << a.status();
+  Bytes received(kLarge);
+  const absl::Time deadline = In(absl::Seconds(1));
+  const absl::Status waited =
+      RunBatch(**a, {1, {{1, Bytes(kLarge, std::byte{1})}}, {{1, received}}}, deadline);
+  EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded) << waited;
+  EXPECT_THAT(std::string(waited.message()), HasSubstr("job/1/1: node 'b'"));
+  EXPECT_LT(MonotonicNow(), deadline + absl::Seconds(2)) << "a loaded machine, or a wait that hung";
+}
+
+TEST_F(GlooProcessTest, APeerFrozenWhileItConnectsIsNamedByTheDeadline) {
+  store_.freeze_at_get = true;  // its address is there, and its sockets listen
+  StartB([](Transport&) {});
+  ::waitpid(child_, nullptr, WUNTRACED);
+  store_.freeze_at_get = false;
+  const absl::Time deadline = In(absl::Seconds(1));
+  const absl::Status made = ConnectA(deadline).status();
+  EXPECT_EQ(made.code(), absl::StatusCode::kDeadlineExceeded) << made;
+  EXPECT_THAT(std::string(made.message()), HasSubstr("job/1/1: node 'b'"));
+  EXPECT_LT(MonotonicNow(), deadline + absl::Seconds(2)) << "a loaded machine, or a wait that hung";
+}
+
+TEST(GlooTransportTest, NodesThatNeverCameAreAllNamed) {
+  MemoryStore store;
+  const absl::Status made =
+      ConnectGloo(*OpenGlooDevice({}), store, MeshOf(3, 1), {}, In(absl::Milliseconds(50)))
+          .status();
+  EXPECT_EQ(made.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(made.message(), "job/1/1: 2 of 3 nodes did not come in time: 'a', 'c'");
+}
+
+// A store in which the keys of one attempt are found under another's.
+class MixedUpStore final : public KeyValueStore {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_.Set(key.substr(key.rfind('/')), value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Time deadline) override {
+    return store_.Get(key.substr(key.rfind('/')), deadline);
+  }
+
+ private:
+  MemoryStore store_;
+};
+
+TEST(GlooTransportTest, WhoeverConnectsFromAnotherAttemptIsRefused) {
+  MixedUpStore store;
+  const auto device = *OpenGlooDevice({});
+  SideBySide(2, [&](uint32_t self) {
+    const std::string prefix = self == 0 ? "job/1/1" : "job/2/1";
+    const absl::Status made =
+        ConnectGloo(device, store, MeshOf(2, self, prefix), {}, Patient()).status();
+    // Who finds out first closes; the other may see only that.
+    if (!absl::IsUnavailable(made)) {
+      EXPECT_EQ(made.code(), absl::StatusCode::kFailedPrecondition) << made;
+      EXPECT_EQ(wire::ReasonOf(made), v1::ERROR_REASON_STALE_GENERATION);
+    }
+    EXPECT_THAT(std::string(made.message()), HasSubstr(self == 0 ? "'b'" : "'a'"));
+  });
+}
+
+class BrokenStore final : public KeyValueStore {
+ public:
+  absl::Status Set(const std::string&, const std::string&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::string> Get(const std::string&, absl::Time) override {
+    return absl::UnavailableError("the store is gone");
+  }
+};
+
+TEST(GlooTransportTest, AnErrorOfTheStoreEndsConnecting) {
+  BrokenStore store;
+  const absl::Status made =
+      ConnectGloo(*OpenGlooDevice({}), store, MeshOf(2, 0), {}, Patient()).status();
+  EXPECT_EQ(made, absl::UnavailableError("the store is gone"));
+}
+
+TEST(GlooTransportTest, AGarbledAddressIsAnErrorOfItsPeer) {
+  MemoryStore store;
+  ASSERT_TRUE(store.Set("job/1/1/b", "nowhere").ok());
+  const absl::Status made =
+      ConnectGloo(*OpenGlooDevice({}), store, MeshOf(2, 0), {}, Patient()).status();
+  EXPECT_EQ(made.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(made.message()), HasSubstr("job/1/1: node 'b' cannot be reached"));
+}
+
+TEST(GlooTransportTest, ListensOnAnInterfaceOfThisMachineOnly) {
+  EXPECT_TRUE(OpenGlooDevice({.host = "", .interface = "lo"}).ok());
+  const absl::Status elsewhere =
+      OpenGlooDevice({.host = "192.0.2.1", .interface = ""}).status();  // RFC 5737
+  EXPECT_EQ(elsewhere.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(elsewhere.message()), HasSubstr("192.0.2.1"));
+  EXPECT_EQ(OpenGlooDevice({.host = "", .interface = "none0"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MemoryStoreTest, AKeyIsSetOnceAndAwaited) {
+  MemoryStore store;
+  EXPECT_EQ(store.Get("k", absl::InfinitePast()).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  std::thread sets([&store] { EXPECT_TRUE(store.Set("k", std::string("\0v", 2)).ok()); });
+  EXPECT_EQ(store.Get("k", Patient()).value(), std::string("\0v", 2));
+  sets.join();
+  EXPECT_EQ(store.Set("k", "w").code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store.Get("k", absl::InfinitePast()).value(), std::string("\0v", 2));
+}
+
+}  // namespace
+}  // namespace dmuon::transport

@@ -363,7 +363,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   }
   ++highest_generation_;
   ready.plan = *std::move(plan);
-  std::vector<v1::Routes> routes = plan::MakeRoutes(ready.spec, shards, *ready.plan);
+  std::vector<v1::Routes> routes = plan::MakeRoutes(shards, *ready.plan);
   for (size_t n = 0; n < nodes.size(); ++n) ready.routes[nodes[n].node_id] = std::move(routes[n]);
   outcome.planning = Planning::kPlanned;
   outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",

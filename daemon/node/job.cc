@@ -54,6 +54,7 @@ Overloaded(Fns...) -> Overloaded<Fns...>;
 Job::Job(JobCoreOptions options, JobEnvironment environment)
     : job_id_(options.job_id),
       world_size_(options.world_size),
+      peer_timeout_(options.peer_timeout),
       environment_(std::move(environment)),
       core_(std::move(options)) {
   PublishSnapshot();
@@ -165,6 +166,7 @@ void Job::Register(SessionId session, absl::Time deadline, v1::RegisterRequest r
 void Job::Begin(absl::Time deadline, const v1::BeginRequest& request,
                 Reply<v1::BeginResponse> reply) {
   Post([this, deadline, request, reply = std::move(reply)] {
+    if (absl::Status status = ConcludeStep(); !status.ok()) return reply(status);
     const bool resumed = core_.initialized();
     const Ticket ticket = Await([this, resumed, reply](const absl::Status& status) {
       if (!status.ok()) return reply(status);
@@ -409,6 +411,17 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
     newton_schulz_calls_ += report.newton_schulz_calls;
   }
   CarryOut(core_.StepDone(MonotonicNow(), status));
+}
+
+// A step that this node has applied, while another node is not known to have: before a worker is told
+// of the state, it is made sure of.
+absl::Status Job::ConcludeStep() {
+  if (pipeline_ == nullptr || !pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();
+  RunStep(core_.last_step() + 1, MonotonicNow() + peer_timeout_);
+  if (!pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();
+  return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,
+                     absl::StrCat("step ", core_.last_step() + 1, " of job '", job_id_,
+                                  "' is applied here and not yet known to be on every node"));
 }
 
 void Job::DropSession(SessionId session) {

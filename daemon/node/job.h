@@ -109,6 +109,7 @@ class Job {
   void ResendRegistrations();
   absl::Status GiveArena(SessionId session);
   void RunStep(uint64_t step, absl::Time deadline);
+  absl::Status ConcludeStep();
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);
   void End();
@@ -121,6 +122,7 @@ class Job {
 
   const std::string job_id_;
   const uint32_t world_size_;
+  const absl::Duration peer_timeout_;
   const JobEnvironment environment_;
 
   // Below: the job's thread only.

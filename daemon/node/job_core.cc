@@ -316,6 +316,7 @@ Actions JobCore::StepDone(absl::Time now, const absl::Status& status) {
   if (status.ok()) ++last_step_;
   if (status.code() == absl::StatusCode::kInternal) failure_ = status;
   for (Rank& rank : ranks_) {
+    if (!rank.stepping) continue;
     rank.stepping = false;
     Answer(rank, status, actions);
   }

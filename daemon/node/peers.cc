@@ -111,7 +111,9 @@ absl::Status Peers::Connect(absl::Time deadline) {
                                       absl::StrJoin(mesh_.nodes, ", "), "): ", last.message()));
     }
     const absl::StatusOr<uint64_t> attempt = link_->NextAttempt(Meeting(attempt_));
-    if (absl::IsUnavailable(attempt.status())) {
+    // No coordinator, or one that has forgotten this node: the link joins again by itself.
+    if (absl::IsUnavailable(attempt.status()) ||
+        wire::ReasonOf(attempt.status()) == v1::ERROR_REASON_UNKNOWN_NODE) {
       last = attempt.status();
       absl::SleepFor(std::min(kNoCoordinatorPause, deadline - now));
       continue;

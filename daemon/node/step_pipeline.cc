@@ -88,12 +88,14 @@ absl::Status StepPipeline::Run(uint64_t step, const Hypers& hypers, absl::Time d
   return Reach(step + kLoaded, hypers, deadline, report);
 }
 
+bool StepPipeline::IsAheadOf(uint64_t step) const { return reached_ > step + kLoaded; }
+
 // A node that is a step ahead helps the others to where it is, before it asks for more.
 absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
                                  StepReport& report) {
   StageTimer timer(report.stage_seconds);
   if (peers_ != nullptr) DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
-  if (target > kLoaded) FindMissing(target - kLoaded);
+  if (target > kLoaded && reached_ < target) FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
   mine.set_hypers(DigestOf(hypers));
   while (true) {
@@ -147,12 +149,14 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
 
 absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
                                    absl::Time deadline, StepReport& report) {
-  MergeMissing(reports);
-  PackGradients(report);
+  if (reached_ < target) {
+    MergeMissing(reports);
+    PackGradients(report);  // else the messages still hold them, whatever has become of the workers
+  }
   StageTimer timer(report.stage_seconds);
   DMUON_RETURN_IF_ERROR(Trade(gradients_, deadline));
   timer.Charge(Stage::kReduce);
-  SumGradients(report);
+  if (reached_ < target) SumGradients(report);
   // Who has applied the step knows the verdict; it must not be found twice.
   const auto done = std::find_if(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
     return r.reached() >= target;

@@ -79,6 +79,10 @@ class StepPipeline {
   absl::Status Run(uint64_t step, const std::vector<kernels::Hyper>& hypers, absl::Time deadline,
                    StepReport& report);
 
+  // True when the state has gone beyond `step` but not every node is known to have: Run the next step
+  // again, which needs no worker's gradient any more, before anybody is told of this state.
+  [[nodiscard]] bool IsAheadOf(uint64_t step) const;
+
   // The current parameters to one worker, as of `step`.
   void Deliver(uint64_t step, uint32_t rank);
 

@@ -20,6 +20,10 @@ struct SlotSpeed {
   double seconds_per_unit = 5e-6;
 };
 
+// What a byte between two nodes costs the slot that owns the unit: Ethernet of 10 Gbit/s, near enough.
+// More keeps units next to the workers that hold them, on slots that are fuller.
+inline constexpr double kSecondsPerWireByte = 1e-9;
+
 // Newton-Schulz (a matrix is rows x the product of the other dimensions) plus the bytes that the
 // step reads and writes. `box` is not empty. Depends on shape and optimizer alone.
 double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed = {});

@@ -100,12 +100,13 @@ std::vector<size_t> RenameSlots(const Costs& costs, std::span<const size_t> sort
     for (std::vector<size_t>& of_slot : *sorts) std::sort(of_slot.begin(), of_slot.end());
   }
   std::vector<size_t> name_of(costs.slots(), kNoSlot);
+  std::vector<size_t> both;
   for (size_t slot = 0; slot < costs.slots(); ++slot) {
     size_t best = kNoSlot;
     size_t most = 0;
     for (size_t other = 0; other < costs.slots(); ++other) {
       if (name_of[other] != kNoSlot || !costs.Interchangeable(slot, other)) continue;
-      std::vector<size_t> both;
+      both.clear();
       std::set_intersection(had[slot].begin(), had[slot].end(), has[other].begin(),
                             has[other].end(), std::back_inserter(both));
       if (best != kNoSlot && both.size() <= most) continue;
@@ -162,19 +163,21 @@ absl::StatusOr<Assignment> Assign(const Problem& problem) {
   const Costs costs(problem);
   const std::vector<size_t> longest_first = LongestFirst(costs);
   const double bound = LowerBound(costs.bases(), costs.slots());
-  DMUON_ASSIGN_OR_RETURN(Packing packing,
+  DMUON_ASSIGN_OR_RETURN(const Packing afresh,
                          PackAfresh(problem, costs, longest_first, bound * (1 + kCloseEnough)));
+  Assignment found{afresh.SlotOf(), afresh.makespan()};
   if (!problem.previous.empty()) {
-    const double most = packing.makespan() * (1 + kStaySlack);
-    absl::StatusOr<Packing> stayed = PackInPlace(costs, longest_first, problem.previous, most);
-    if (!stayed.ok() || stayed->makespan() > most) {
-      return Assignment{StayWhereEqual(costs, longest_first, problem.previous, packing.SlotOf()),
-                        packing.makespan(), std::min(bound, packing.makespan())};
+    const double most = found.makespan * (1 + kStaySlack);
+    const auto in_place = PackInPlace(costs, longest_first, problem.previous, most);
+    if (in_place.ok() && in_place->makespan() <= most) {
+      found = {in_place->SlotOf(), in_place->makespan()};
+    } else {
+      found.slot_of = StayWhereEqual(costs, longest_first, problem.previous, found.slot_of);
     }
-    packing = *std::move(stayed);
   }
   // The bound is above the makespan by rounding only.
-  return Assignment{packing.SlotOf(), packing.makespan(), std::min(bound, packing.makespan())};
+  found.lower_bound = std::min(bound, found.makespan);
+  return found;
 }
 
 }  // namespace dmuon::plan

@@ -160,10 +160,18 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     plan.add_nodes(node.node_id);
     plan.add_slots(node.slots);
   }
-  DMUON_ASSIGN_OR_RETURN(
-      const Assignment assignment,
-      Assign({.costs = prices, .slots_per_node = {plan.slots().data(), nodes.size()}}));
   DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
+  Problem problem{.costs = prices, .slots_per_node = {plan.slots().data(), nodes.size()}};
+  std::vector<std::vector<int64_t>> wire_bytes;  // by unit and node
+  if (nodes.size() > 1) {
+    const std::span<const uint32_t> rank_nodes(plan.rank_nodes().data(), job.world_size());
+    for (const Unit& unit : units) {
+      wire_bytes.push_back(WireBytes(job, shards, rank_nodes, unit, nodes.size()));
+    }
+    problem.wire_bytes = [&](size_t unit, size_t node) { return wire_bytes[unit][node]; };
+    problem.seconds_per_wire_byte = kSecondsPerWireByte;
+  }
+  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, Assign(problem));
   AddUnits(units, prices, slots, assignment, plan);
   AssignBuckets(plan);
   plan.set_makespan_seconds(assignment.makespan);

@@ -3,7 +3,9 @@
 #include "daemon/plan/routes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <utility>
 
 #include "wire/box.h"
 #include "wire/validate.h"
@@ -18,37 +20,92 @@ using CopiesByNode = std::map<uint32_t, uint32_t>;
 
 bool Contains(const Box& outer, const Box& inner) { return Intersect(outer, inner) == inner; }
 
-class Router {
+// A unit, and who has and wants what of it.
+class UnitPieces {
  public:
-  Router(const v1::JobSpec& job, ShardsByRank shards, const v1::Plan& plan)
-      : job_(job), shards_(shards), plan_(plan), routes_(static_cast<size_t>(plan.nodes_size())) {}
-
-  std::vector<v1::Routes> Run() && {
-    if (plan_.nodes_size() < 2) return std::move(routes_);
-    for (int i = 0; i < plan_.units_size(); ++i) {
-      unit_ = static_cast<uint32_t>(i);
-      owner_ = plan_.units(i).owners(0).node();
-      box_ = wire::FromProto(plan_.units(i).box());
-      tensor_ = plan_.units(i).tensor();
-      AddGradients();
-      AddLoads();
-      AddPublications();
+  UnitPieces(ShardsByRank shards, std::span<const uint32_t> rank_nodes, uint32_t tensor,
+             const Box& box)
+      : gradients_(Distinct(shards, rank_nodes, tensor, box, &wire::ShardBoxes::grad)),
+        parameters_(Distinct(shards, rank_nodes, tensor, box, &wire::ShardBoxes::param)) {
+    // All workers that have a part say the same: coverage is proved.
+    for (const std::vector<wire::ShardBoxes>& shard : shards) {
+      if (!Intersect(shard[tensor].grad, box).empty()) reduced_ = shard[tensor].reduced;
     }
-    return std::move(routes_);
+    for (const auto& [piece, copies] : parameters_) {
+      for (const auto& [node, count] : copies) wanted_[node].push_back(piece);
+    }
+    for (auto& [node, pieces] : wanted_) DropInner(pieces);
   }
 
- private:
-  using List = google::protobuf::RepeatedPtrField<v1::Transfer>* (v1::Routes::*)();
+  [[nodiscard]] const std::map<Box, CopiesByNode>& gradients() const { return gradients_; }
+  [[nodiscard]] const std::map<Box, CopiesByNode>& parameters() const { return parameters_; }
+  // By node; no piece lies inside another one.
+  [[nodiscard]] const std::map<uint32_t, std::vector<Box>>& wanted() const { return wanted_; }
+  [[nodiscard]] bool reduced() const { return reduced_; }
 
-  // The distinct pieces of the unit that workers have, by `box_of` a worker's shard.
-  std::map<Box, CopiesByNode> Pieces(Box wire::ShardBoxes::* box_of) const {
+ private:
+  static std::map<Box, CopiesByNode> Distinct(ShardsByRank shards,
+                                              std::span<const uint32_t> rank_nodes,
+                                              uint32_t tensor, const Box& unit,
+                                              Box wire::ShardBoxes::* box_of) {
     std::map<Box, CopiesByNode> pieces;
-    for (size_t rank = 0; rank < shards_.size(); ++rank) {
-      const Box piece = Intersect(shards_[rank][tensor_].*box_of, box_);
-      if (!piece.empty()) ++pieces[piece][plan_.rank_nodes(static_cast<int>(rank))];
+    for (size_t rank = 0; rank < shards.size(); ++rank) {
+      const Box piece = Intersect(shards[rank][tensor].*box_of, unit);
+      if (!piece.empty()) ++pieces[piece][rank_nodes[rank]];
     }
     return pieces;
   }
+
+  static void DropInner(std::vector<Box>& pieces) {
+    const std::vector<Box> all = pieces;
+    std::erase_if(pieces, [&](const Box& piece) {
+      return std::any_of(all.begin(), all.end(), [&](const Box& other) {
+        return other != piece && Contains(other, piece);
+      });
+    });
+  }
+
+  std::map<Box, CopiesByNode> gradients_;
+  std::map<Box, CopiesByNode> parameters_;
+  std::map<uint32_t, std::vector<Box>> wanted_;
+  bool reduced_ = true;
+};
+
+int64_t GradientBytes(const v1::Tensor& tensor, const Box& piece, uint32_t copies) {
+  const size_t size = copies == 1 ? wire::SizeOf(tensor.grad_dtype()) : sizeof(float);
+  return piece.elements() * static_cast<int64_t>(size);
+}
+
+class Router {
+ public:
+  explicit Router(const v1::Plan& plan) : routes_(static_cast<size_t>(plan.nodes_size())) {}
+
+  void AddUnit(uint32_t unit, uint32_t owner, const UnitPieces& pieces) {
+    unit_ = unit;
+    owner_ = owner;
+    for (const auto& [piece, copies] : pieces.gradients()) {
+      if (pieces.reduced()) {
+        AddOnce(&v1::Routes::mutable_gradients, piece, copies);
+        continue;
+      }
+      for (const auto& [node, count] : copies) {
+        if (node != owner) Add(&v1::Routes::mutable_gradients, piece, node, owner, count);
+      }
+    }
+    for (const auto& [piece, copies] : pieces.parameters()) {
+      AddOnce(&v1::Routes::mutable_loads, piece, copies);
+    }
+    for (const auto& [node, wanted] : pieces.wanted()) {
+      for (const Box& piece : wanted) {
+        if (node != owner) Add(&v1::Routes::mutable_publications, piece, owner, node, 1);
+      }
+    }
+  }
+
+  std::vector<v1::Routes> Take() && { return std::move(routes_); }
+
+ private:
+  using List = google::protobuf::RepeatedPtrField<v1::Transfer>* (v1::Routes::*)();
 
   void Add(List list, const Box& box, uint32_t from, uint32_t to, uint32_t copies) {
     v1::Transfer transfer;
@@ -61,24 +118,6 @@ class Router {
     *(routes_[from].*list)()->Add() = std::move(transfer);
   }
 
-  void AddGradients() {
-    for (const auto& [piece, copies] : Pieces(&wire::ShardBoxes::grad)) {
-      if (ReducedIn(piece)) {
-        AddOnce(&v1::Routes::mutable_gradients, piece, copies);
-        continue;
-      }
-      for (const auto& [node, count] : copies) {
-        if (node != owner_) Add(&v1::Routes::mutable_gradients, piece, node, owner_, count);
-      }
-    }
-  }
-
-  void AddLoads() {
-    for (const auto& [piece, copies] : Pieces(&wire::ShardBoxes::param)) {
-      AddOnce(&v1::Routes::mutable_loads, piece, copies);
-    }
-  }
-
   // One copy is enough. Of several nodes that have it, another one sends for each unit.
   void AddOnce(List list, const Box& piece, const CopiesByNode& copies) {
     if (copies.contains(owner_)) return;
@@ -86,40 +125,9 @@ class Router {
     Add(list, piece, source->first, owner_, 1);
   }
 
-  void AddPublications() {
-    std::map<uint32_t, std::vector<Box>> wanted;  // by node
-    for (const auto& [piece, copies] : Pieces(&wire::ShardBoxes::param)) {
-      for (const auto& [node, count] : copies) {
-        if (node != owner_) wanted[node].push_back(piece);
-      }
-    }
-    for (const auto& [node, pieces] : wanted) {
-      for (const Box& piece : pieces) {
-        const bool inside = std::any_of(pieces.begin(), pieces.end(), [&](const Box& other) {
-          return other != piece && Contains(other, piece);
-        });
-        if (!inside) Add(&v1::Routes::mutable_publications, piece, owner_, node, 1);
-      }
-    }
-  }
-
-  // All workers that have a part of the piece say the same: coverage is proved.
-  bool ReducedIn(const Box& piece) const {
-    for (const std::vector<wire::ShardBoxes>& shards : shards_) {
-      if (!Intersect(shards[tensor_].grad, piece).empty()) return shards[tensor_].reduced;
-    }
-    return true;
-  }
-
-  const v1::JobSpec& job_;
-  const ShardsByRank shards_;
-  const v1::Plan& plan_;
   std::vector<v1::Routes> routes_;  // by node
-  // Of the unit in work.
   uint32_t unit_ = 0;
   uint32_t owner_ = 0;
-  uint32_t tensor_ = 0;
-  Box box_;
 };
 
 }  // namespace
@@ -138,13 +146,42 @@ void AssignBuckets(v1::Plan& plan) {
   }
 }
 
-std::vector<v1::Routes> MakeRoutes(const v1::JobSpec& job, ShardsByRank shards,
-                                   const v1::Plan& plan) {
-  return Router(job, shards, plan).Run();
+std::vector<v1::Routes> MakeRoutes(ShardsByRank shards, const v1::Plan& plan) {
+  Router router(plan);
+  const std::span<const uint32_t> rank_nodes(plan.rank_nodes().data(),
+                                             static_cast<size_t>(plan.rank_nodes_size()));
+  for (uint32_t i = 0; plan.nodes_size() > 1 && i < static_cast<uint32_t>(plan.units_size()); ++i) {
+    const v1::Unit& unit = plan.units(static_cast<int>(i));
+    router.AddUnit(i, unit.owners(0).node(),
+                   UnitPieces(shards, rank_nodes, unit.tensor(), wire::FromProto(unit.box())));
+  }
+  return std::move(router).Take();
 }
 
-size_t GradientElementBytes(const v1::Tensor& tensor, const v1::Transfer& gradient) {
-  return gradient.copies() == 1 ? wire::SizeOf(tensor.grad_dtype()) : sizeof(float);
+std::vector<int64_t> WireBytes(const v1::JobSpec& job, ShardsByRank shards,
+                               std::span<const uint32_t> rank_nodes, const Unit& unit,
+                               size_t nodes) {
+  const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor));
+  const auto param_size = static_cast<int64_t>(wire::SizeOf(tensor.param_dtype()));
+  const UnitPieces pieces(shards, rank_nodes, unit.tensor, unit.box);
+  std::vector<int64_t> bytes(nodes, 0);
+  for (uint32_t owner = 0; owner < nodes; ++owner) {
+    for (const auto& [piece, copies] : pieces.gradients()) {
+      if (pieces.reduced()) {
+        bytes[owner] += copies.contains(owner) ? 0 : GradientBytes(tensor, piece, 1);
+        continue;
+      }
+      for (const auto& [node, count] : copies) {
+        bytes[owner] += node == owner ? 0 : GradientBytes(tensor, piece, count);
+      }
+    }
+    for (const auto& [node, wanted] : pieces.wanted()) {
+      for (const Box& piece : wanted) {
+        bytes[owner] += node == owner ? 0 : piece.elements() * param_size;
+      }
+    }
+  }
+  return bytes;
 }
 
 }  // namespace dmuon::plan

@@ -4,10 +4,13 @@
 // What moves between the nodes of a plan in a step: which piece, from where, to where. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "daemon/plan/cover.h"
+#include "daemon/plan/units.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
 
@@ -23,10 +26,12 @@ void AssignBuckets(v1::Plan& plan);
 // By node of the plan, each list in the order of units, then of boxes, then of nodes. Bytes on the
 // wire are the fewest for these owners: a piece that several workers of a node have or want crosses
 // once, a gradient that the trainer has reduced crosses at most once. Coverage must be proved.
-std::vector<v1::Routes> MakeRoutes(const v1::JobSpec& job, ShardsByRank shards,
-                                   const v1::Plan& plan);
+std::vector<v1::Routes> MakeRoutes(ShardsByRank shards, const v1::Plan& plan);
 
-// Bytes of one element of a gradient of this transfer on the wire.
-size_t GradientElementBytes(const v1::Tensor& tensor, const v1::Transfer& gradient);
+// By node: bytes that a step moves between nodes for this unit when that node owns it.
+// `rank_nodes`: the node of each rank.
+std::vector<int64_t> WireBytes(const v1::JobSpec& job, ShardsByRank shards,
+                               std::span<const uint32_t> rank_nodes, const Unit& unit,
+                               size_t nodes);
 
 }  // namespace dmuon::plan

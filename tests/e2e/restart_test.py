@@ -10,46 +10,9 @@ import subprocess
 import sys
 import time
 
-from dmuon_fixtures import program
+from mlp_run import MlpRun
 
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-class Run:
-    """Two train_mlp processes of one job."""
-
-    STEPS = 1500
-
-    def __init__(self, address: str, job: str, folder: pathlib.Path) -> None:
-        self._address, self._job, self._folder = address, job, folder
-        self.workers = [self._launch(rank) for rank in range(2)]
-
-    def _launch(self, rank: int) -> subprocess.Popen:
-        command = [str(program("train_mlp")), "--rank", str(rank), "--world-size", "2", "--address",
-                   self._address, "--job", self._job, "--steps", str(self.STEPS), "--seed", "5",
-                   "--report", str(self._folder / f"{self._job}.{rank}")]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    def kill_and_restart(self, rank: int) -> bool:
-        """False when the worker had ended by itself."""
-        if self.workers[rank].poll() is not None:
-            return False
-        self.workers[rank].kill()
-        self.workers[rank].communicate()
-        self.workers[rank] = self._launch(rank)
-        return True
-
-    def finish(self) -> list[dict]:
-        for worker in self.workers:
-            _, errors = worker.communicate(timeout=120)
-            assert worker.returncode == 0, errors
-        return [json.loads((self._folder / f"{self._job}.{rank}").read_text()) for rank in range(2)]
-
-    def stop(self) -> None:
-        for worker in self.workers:
-            if worker.poll() is None:
-                worker.kill()
-                worker.communicate()
 
 
 def test_ten_kills_leave_no_trace_in_the_result(daemon, job, tmp_path):
@@ -59,10 +22,10 @@ def test_ten_kills_leave_no_trace_in_the_result(daemon, job, tmp_path):
     runs = []
     try:
         started = time.monotonic()
-        runs.append(Run(daemon.address, f"{job}.calm", tmp_path))
+        runs.append(MlpRun([daemon.address] * 2, f"{job}.calm", tmp_path))
         calm = runs[0].finish()
         seconds = time.monotonic() - started
-        runs.append(Run(daemon.address, f"{job}.killed", tmp_path))
+        runs.append(MlpRun([daemon.address] * 2, f"{job}.killed", tmp_path))
         kills = 0
         for _ in range(10):
             time.sleep(draw.uniform(0.0, seconds / 12))

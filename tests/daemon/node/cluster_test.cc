@@ -266,6 +266,48 @@ TEST_F(ClusterTest, AWorkerThatReturnsToOneNodeGetsWhatTheOthersOwn) {
   EXPECT_EQ(Parameters(), Undisturbed(2));
 }
 
+// Workers die and connections break at once, at any moment: nobody loses or doubles a step, and a
+// worker that returns is told the step that its parameters belong to.
+TEST_F(ClusterTest, AWorkerThatReturnsInTheMiddleOfATroubledStepGoesOnWithTheSameBits) {
+  for (uint64_t step = 1; step <= 20; ++step) {
+    const size_t victim = step % 4;
+    for (size_t rank = 0; rank < 4; ++rank) run_[rank].FillAndSubmit(step, Exact);
+    for (size_t rank = 0; rank < 4; ++rank) run_[rank].StartStep(step);
+    std::this_thread::sleep_for(std::chrono::microseconds(53 * step));
+    cluster_.switchboard().Drop("node-0");
+    std::vector<absl::Status> answers;
+    for (size_t rank = 0; rank < 4; ++rank) answers.push_back(run_[rank].FinishStep().status());
+    run_[victim].Die();
+    const absl::Status opened = run_[victim].Open(absl::StrCat("life-", step));
+    ASSERT_TRUE(opened.ok()) << opened;
+    run_[victim].StartRegister(Rows(job_, 4, true)[victim]);
+    ASSERT_TRUE(run_[victim].FinishRegister().ok());
+    // The others repeat what was not answered; the one that returns asks where to go on.
+    std::vector<bool> again(4);
+    for (size_t rank = 0; rank < 4; ++rank) {
+      again[rank] = rank != victim && !answers[rank].ok();
+      if (again[rank]) run_[rank].StartStep(step);
+    }
+    absl::StatusOr<v1::BeginResponse> begun = absl::UnknownError("not asked");
+    for (int i = 0; i < 20 && !begun.ok(); ++i) {
+      run_[victim].StartBegin();
+      begun = run_[victim].FinishBegin();
+    }
+    ASSERT_TRUE(begun.ok()) << begun.status();
+    ASSERT_GE(begun->last_step() + 1, step);
+    if (begun->last_step() < step) {
+      run_[victim].FillAndSubmit(step, Exact);
+      run_[victim].StartStep(step);
+      again[victim] = true;
+    }
+    for (size_t rank = 0; rank < 4; ++rank) {
+      if (again[rank]) run_[rank].FinishStep().IgnoreError();
+    }
+    ASSERT_TRUE(StepUntilItWorks(step).ok());  // repeated where it was done
+  }
+  EXPECT_EQ(Parameters(), Undisturbed(20));
+}
+
 TEST_F(ClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime) {
   for (size_t rank = 0; rank < 3; ++rank) {
     run_[rank].FillAndSubmit(1, Exact);

@@ -112,7 +112,7 @@ TEST(PlanTest, EveryUnitHasExactlyOneOwnerAmongTheSlots) {
   JobBuilder builder(7);
   for (int i = 0; i < 72; ++i) builder.Matrix(absl::StrCat("w", i), 16, 16);
   const v1::JobSpec job = builder.Build();
-  const v1::Plan plan = PlanOf(job, FullyShard(job), {{"a", 3}, {"b", 4}});
+  const v1::Plan plan = PlanOf(job, FullyShard(job), {{"a", 3, {0, 1, 2}}, {"b", 4, {3, 4, 5, 6}}});
   ASSERT_EQ(plan.units_size(), 72);
   std::set<std::tuple<uint32_t, uint32_t>> used;
   for (int i = 0; i < plan.units_size(); ++i) {

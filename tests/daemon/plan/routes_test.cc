@@ -41,7 +41,7 @@ struct Routed {
 Routed Route(const v1::JobSpec& job, const Shards& shards, const std::vector<NodeSlots>& nodes) {
   Routed routed;
   routed.plan = MakePlan(job, shards, nodes, 1, "test").value();
-  routed.routes = MakeRoutes(job, shards, routed.plan);
+  routed.routes = MakeRoutes(shards, routed.plan);
   return routed;
 }
 

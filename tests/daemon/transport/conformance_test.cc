@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <ostream>
 #include <random>
 #include <string>
 #include <utility>
@@ -34,6 +35,7 @@ size_t OpenDescriptors() {
 struct Kind {
   const char* name;
   std::unique_ptr<Network> (*make)();
+  friend std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
 };
 
 class TransportTest : public ::testing::TestWithParam<Kind> {

@@ -405,6 +405,7 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
   environment_.metrics->Observe(MetricId::kStepBarrierWait, {job_id_},
                                 absl::ToDoubleSeconds(begin - first_arrival_));
   CountStep(status, report, seconds);
+  CountTraffic();
   if (status.ok()) {
     last_report_ = report;
     last_seconds_ = seconds;

@@ -117,6 +117,7 @@ class Job {
   void PublishPlan();
   void PublishSnapshot();
   void CountStep(const absl::Status& status, const StepReport& report, double seconds);
+  void CountTraffic();
   v1::RegisterResponse RegisteredResponse(SessionId session) const;
   v1::StepResponse SteppedResponse(uint64_t step, bool replayed) const;
 

@@ -89,6 +89,23 @@ void Job::CountStep(const absl::Status& status, const StepReport& report, double
   if (recent_seconds_.size() > kRecentSteps) recent_seconds_.pop_front();
 }
 
+void Job::CountTraffic() {
+  if (peers_ == nullptr) return;
+  const Peers::Traffic traffic = peers_->TakeTraffic();
+  Metrics& metrics = *environment_.metrics;
+  for (const auto& [direction, flow] :
+       {std::pair("sent", traffic.sent), std::pair("received", traffic.received)}) {
+    if (flow.messages == 0) continue;
+    metrics.Increment(MetricId::kExchangeBytes, {job_id_, direction, traffic.transport},
+                      static_cast<double>(flow.bytes));
+    metrics.Increment(MetricId::kExchangeMessages, {job_id_, direction, traffic.transport},
+                      static_cast<double>(flow.messages));
+  }
+  if (traffic.broken > 0) {
+    metrics.Increment(MetricId::kExchangeFailures, {job_id_}, static_cast<double>(traffic.broken));
+  }
+}
+
 void Job::PublishSnapshot() {
   v1::NodeJobStatus status;
   status.set_job_id(job_id_);

@@ -134,9 +134,38 @@ absl::Status Peers::Connect(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+void Peers::CountTraffic() {
+  if (transport_ == nullptr) return;
+  transport::Traffic now = transport_->traffic();
+  counted_.peers.resize(now.peers.size());
+  for (size_t peer = 0; peer < now.peers.size(); ++peer) {
+    const transport::Traffic::Peer& new_flow = now.peers[peer];
+    const transport::Traffic::Peer& old_flow = counted_.peers[peer];
+    traffic_.sent.bytes += new_flow.sent.bytes - old_flow.sent.bytes;
+    traffic_.sent.messages += new_flow.sent.messages - old_flow.sent.messages;
+    traffic_.received.bytes += new_flow.received.bytes - old_flow.received.bytes;
+    traffic_.received.messages += new_flow.received.messages - old_flow.received.messages;
+  }
+  counted_ = std::move(now);
+}
+
+Peers::Traffic Peers::TakeTraffic() {
+  CountTraffic();
+  if (transport_ != nullptr) traffic_.transport = std::string(transport_->name());
+  const std::string transport = traffic_.transport;
+  Traffic taken = std::exchange(traffic_, Traffic());
+  traffic_.transport = transport;
+  return taken;
+}
+
 absl::Status Peers::Broken(const absl::Status& status) {
   if (status.ok()) return status;
-  transport_.reset();
+  if (transport_ != nullptr) {
+    CountTraffic();
+    ++traffic_.broken;
+    counted_ = transport::Traffic();
+    transport_.reset();
+  }
   const bool late = absl::IsDeadlineExceeded(status);
   return wire::Error(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted,
                      v1::ERROR_REASON_PEER_LOST, status.message());

@@ -42,6 +42,15 @@ class Peers {
   // Sends and receives all messages of `mail`.
   absl::Status Trade(Mail& mail, absl::Time deadline);
 
+  // What has crossed the wire in both directions since this was asked last, reports included.
+  struct Traffic {
+    transport::Traffic::Flow sent;
+    transport::Traffic::Flow received;
+    uint64_t broken = 0;    // connections of all nodes that had to be given up
+    std::string transport;  // "gloo"; empty before the first connection
+  };
+  Traffic TakeTraffic();
+
   [[nodiscard]] uint32_t self() const { return self_; }
   [[nodiscard]] const std::string& name(uint32_t node) const { return mesh_.nodes[node]; }
 
@@ -50,6 +59,7 @@ class Peers {
                         absl::Time deadline);
   absl::Status Exchange(transport::Batch batch, absl::Time deadline);
   absl::Status Broken(const absl::Status& status);
+  void CountTraffic();
   v1::Meeting Meeting(uint64_t attempt) const;
 
   const std::string job_id_;
@@ -62,6 +72,8 @@ class Peers {
   std::unique_ptr<transport::Transport> transport_;
   uint64_t attempt_ = 0;   // of transport_, or of the last one
   uint64_t next_tag_ = 0;  // the same on all nodes
+  Traffic traffic_;        // not yet taken
+  transport::Traffic counted_;  // of transport_, in traffic_ or taken
 };
 
 }  // namespace dmuon::node

@@ -152,6 +152,46 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"DataParallelReducedByTheService", {{0, 1}, {2, 3}}, 1, false}),
     [](const auto& param_info) { return param_info.param.name; });
 
+struct WireCase {
+  std::string name;
+  uint32_t parts;
+  bool reduced;
+  double copies;  // of each matrix that must cross in a step, gradient and parameters together
+};
+
+class WireTest : public ::testing::TestWithParam<WireCase> {};
+
+// Two workers on each of two nodes. The bounds follow from one owner a matrix: it must get what of the
+// gradient its node has not, and the other node must get what of the parameters it wants.
+TEST_P(WireTest, NoByteCrossesThatNeedNot) {
+  const WireCase& c = GetParam();
+  TestJob job("wire", 4);
+  for (int i = 0; i < 4; ++i) job.Add(absl::StrCat("w", i), {512, 64});
+  TestCluster cluster(2, Options());
+  TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
+              job);
+  ASSERT_TRUE(run.Start(Rows(job, c.parts, c.reduced)).ok());
+  const auto sent = [&] {
+    return cluster.Counter(
+        "dmuon_exchange_bytes_total{direction=\"sent\",job_id=\"wire\",transport=\"local\"}");
+  };
+  ASSERT_TRUE(StepExactly(run, 1).ok());
+  const double first = sent();
+  constexpr uint64_t kSteps = 4;
+  for (uint64_t step = 2; step < 2 + kSteps; ++step) ASSERT_TRUE(StepExactly(run, step).ok());
+  const double a_step = (sent() - first) / kSteps;
+  const double bound = c.copies * 4 * 512 * 64 * sizeof(float);
+  EXPECT_GE(a_step, bound);
+  EXPECT_LE(a_step, 1.02 * bound + 6 * 1024);  // three reports of 1 KiB each way
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WireTest,
+                         ::testing::Values(WireCase{"Sharded", 4, true, 0.5 + 0.5},
+                                           WireCase{"HybridReducedByTheTrainer", 2, true, 0 + 1},
+                                           WireCase{"HybridReducedByTheService", 2, false, 1 + 1},
+                                           WireCase{"DataParallel", 1, false, 1 + 1}),
+                         [](const auto& param_info) { return param_info.param.name; });
+
 class ClusterTest : public ::testing::Test {
  protected:
   // Two workers on each of two nodes, FSDP over all of them.

@@ -140,6 +140,14 @@ TestCluster::~TestCluster() {
   for (const auto& node : nodes_) node->engine->Drain();
 }
 
+double TestCluster::Counter(const std::string& series) const {
+  const std::string text = metrics_.Text();
+  const size_t at = text.find("\n" + series);
+  if (at == std::string::npos) return 0.0;
+  const size_t value = text.find("} ", at) + 2;
+  return std::stod(text.substr(value, text.find('\n', value) - value));
+}
+
 TestJob::TestJob(const std::string& id, uint32_t world_size) {
   spec.set_job_id(id);
   spec.set_world_size(world_size);

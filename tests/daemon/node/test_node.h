@@ -55,6 +55,8 @@ class TestCluster {
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }
+  // A counter of all nodes together: the value of the sample that begins with `series`.
+  [[nodiscard]] double Counter(const std::string& series) const;
 
  private:
   struct Node {

@@ -7,22 +7,23 @@
 #
 #   bash deploy/quickstart.sh [options]
 #     --steps N            training steps (150)
-#     --workers N          PyTorch FSDP2 workers (2)
+#     --nodes N            nodes, each with a daemon of its own, in network namespaces (1)
+#     --workers N          PyTorch workers on each node (2)
 #     --optimizer NAME     muon, or adamw for every parameter (muon)
-#     --parallel NAME      zero3, zero2 or ddp (zero3)
+#     --parallel NAME      zero3, zero2, ddp or hsdp: a replica a node (zero3; hsdp on several nodes)
 #     --report FILE        writes the numbers as JSON
 #     --keep-running       leaves the daemon up and says how to look at it
 set -euo pipefail
 invoked_from=$PWD
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '8,15s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '8,16s/^# \{0,1\}//p' "$0"; }
 die() { echo "quickstart: $*" >&2; exit 1; }
 
-steps=150 workers=2 optimizer=muon parallel=zero3 report= keep=no
+steps=150 nodes=1 workers=2 optimizer=muon parallel= report= keep=no
 while [ $# -gt 0 ]; do
   case "$1" in
-    --steps | --workers | --optimizer | --parallel | --report)
+    --steps | --nodes | --workers | --optimizer | --parallel | --report)
       [ $# -ge 2 ] || die "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift 2 ;;
@@ -32,7 +33,10 @@ while [ $# -gt 0 ]; do
   esac
 done
 [[ $steps =~ ^[1-9][0-9]*$ ]] || die "--steps is '$steps'; it must be a whole number from 1"
+[[ $nodes =~ ^[1-9][0-9]?$ ]] || die "--nodes is '$nodes'; it must be a whole number from 1 to 99"
 [[ $workers =~ ^[1-9][0-9]*$ ]] || die "--workers is '$workers'; it must be a whole number from 1"
+[ -n "$parallel" ] || parallel=$([ "$nodes" -eq 1 ] && echo zero3 || echo hsdp)
+. deploy/namespaces.sh
 [[ -z $report || $report = /* ]] || report=$invoked_from/$report
 
 build() {
@@ -40,23 +44,26 @@ build() {
   mkdir -p build
   echo "quickstart: building (minutes, the first time; log in $log)"
   { [ -f build/release/build.ninja ] || cmake --preset release; } >"$log" 2>&1 &&
-    cmake --build build/release --target dmuond dmuonctl dmuon >>"$log" 2>&1 || {
+    cmake --build build/release --target dmuond dmuon-coordinator dmuonctl dmuon >>"$log" 2>&1 || {
     tail -n 40 "$log" >&2
     die "the build failed"
   }
 }
 
-daemon=
-trainer=
+coordinator=
+daemons=()
+trainers=()
 runtime=
-# Ends what this script started, by pid: the trainer first, so that the daemon has nothing to wait for.
+# Ends what this script started, by pid: the trainers first, so that the daemons have nothing to wait for.
 finish() {
-  local code=$?
+  local code=$? pid
   trap - EXIT INT TERM HUP
-  stop "$trainer" 20
+  for pid in ${trainers[@]+"${trainers[@]}"}; do stop "$pid" 20; done
   if [ "$keep" = no ] || [ "$code" -ne 0 ]; then
-    stop "$daemon" 20
+    for pid in ${daemons[@]+"${daemons[@]}"}; do stop "$pid" 20; done
+    stop "$coordinator" 20
     [ -z "$runtime" ] || rm -rf "$runtime"
+    namespaces_down
   fi
   exit "$code"
 }
@@ -71,53 +78,86 @@ stop() {
   wait "$pid" 2>/dev/null || true
 }
 
-# Slots run matrices side by side, one BLAS thread each; more than 8 are seldom busy at once.
-start_daemon() {
-  local cores slots
-  cores=$(nproc)
+# Waits for a socket that a process of ours makes: await NAME PID.
+await() {
+  for _ in $(seq 200); do
+    [ -S "$runtime/$1.sock" ] && return
+    kill -0 "$2" 2>/dev/null || break
+    sleep 0.05
+  done
+  cat "$runtime/$1.log" >&2
+  die "$1 did not start"
+}
+
+# Sets `on`: the words that run a command on the node's network, where nodes have one.
+choose_node() {
+  on=()
+  [ "${#namespaces[@]}" -eq 0 ] || on=(ip netns exec "$(node_namespace "$1")")
+}
+
+address_of() { if [ "${#namespaces[@]}" -gt 0 ]; then node_address "$1"; else echo 127.0.0.1; fi; }
+
+# Slots run matrices side by side, one BLAS thread each; more than 8 are seldom busy at once. Setsid
+# keeps Ctrl-C from the daemons, which end after the trainers.
+start_daemons() {
+  local cores slots node side
+  cores=$(($(nproc) / nodes))
+  cores=$((cores > 1 ? cores : 1))
   slots=$((cores < 8 ? cores : 8))
   runtime=$(mktemp -d "${TMPDIR:-/tmp}/dmuon-quickstart.XXXXXX")
   mkdir "$runtime/state"
-  address=unix:$runtime/dmuond.sock
-  setsid build/release/bin/dmuond --standalone --listen "$address" --metrics 127.0.0.1:0 \
-    --state-dir "$runtime/state" --slots "$slots" --threads-per-slot $((cores / slots)) \
-    --step-timeout 60 --log-level info </dev/null >"$runtime/dmuond.log" 2>&1 &
-  daemon=$!
-  for _ in $(seq 200); do
-    [ -S "$runtime/dmuond.sock" ] && return
-    kill -0 "$daemon" 2>/dev/null || break
-    sleep 0.05
+  if [ "$nodes" -gt 1 ]; then
+    namespaces_up "$nodes" || echo "quickstart: no network namespaces here; the nodes share the loopback network"
+    setsid build/release/bin/dmuon-coordinator --listen "unix:$runtime/coordinator.sock" \
+      --state-dir "$runtime/state" </dev/null >"$runtime/coordinator.log" 2>&1 &
+    coordinator=$!
+    await coordinator "$coordinator"
+  fi
+  for node in $(seq 0 $((nodes - 1))); do
+    side=(--standalone --state-dir "$runtime/state" --metrics 127.0.0.1:0)
+    [ "$nodes" -eq 1 ] || side=(--coordinator "unix:$runtime/coordinator.sock" --node-id "node-$node"
+      --data-address "$(address_of "$node")" --metrics "$(address_of "$node"):0")
+    choose_node "$node"
+    "${on[@]}" setsid build/release/bin/dmuond --listen "unix:$runtime/dmuond-$node.sock" "${side[@]}" \
+      --slots "$slots" --threads-per-slot $((cores / slots)) --step-timeout 60 --log-level info \
+      </dev/null >"$runtime/dmuond-$node.log" 2>&1 &
+    daemons+=($!)
+    await "dmuond-$node" "$!"
   done
-  cat "$runtime/dmuond.log" >&2
-  die "dmuond did not start"
 }
 
+# One torchrun a node, as on a cluster.
 train() {
-  local threads=$(($(nproc) / workers)) options=()
-  [ -z "$report" ] || options+=(--report "$report")
-  DMUON_ADDRESS=$address GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=$((threads > 1 ? threads : 1)) \
-    .venv/bin/python -m torch.distributed.run --nnodes 1 --nproc-per-node "$workers" \
-    --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:0 --local-addr 127.0.0.1 --rdzv-id "quickstart-$$" \
-    client/examples/train_gpt.py --steps "$steps" --optimizer "$optimizer" --parallel "$parallel" \
-    --plot out/loss.png ${options[@]+"${options[@]}"} &
-  trainer=$!
-  wait "$trainer"
-  trainer=
+  local threads=$(($(nproc) / (nodes * workers))) node options interface=lo port
+  port=$((20000 + $$ % 20000))
+  [ "${#namespaces[@]}" -eq 0 ] || interface=$node_interface
+  for node in $(seq 0 $((nodes - 1))); do
+    options=(--steps "$steps" --optimizer "$optimizer" --parallel "$parallel" --plot out/loss.png)
+    [ -z "$report" ] || options+=(--report "$report")
+    choose_node "$node"
+    DMUON_ADDRESS=unix:$runtime/dmuond-$node.sock DMUON_JOB=quickstart-$$ GLOO_SOCKET_IFNAME=$interface \
+      OMP_NUM_THREADS=$((threads > 1 ? threads : 1)) "${on[@]}" .venv/bin/python -m torch.distributed.run \
+      --nnodes "$nodes" --node-rank "$node" --nproc-per-node "$workers" --master-addr "$(address_of 0)" \
+      --master-port "$port" client/examples/train_gpt.py "${options[@]}" &
+    trainers+=($!)
+  done
+  for node in "${trainers[@]}"; do wait "$node"; done  # one that fails ends the script, and finish the others
+  trainers=()
 }
 
 how_to_look() {
   cat <<TEXT
 
-The daemon is still running (pid $daemon). To look at it:
-  build/release/bin/dmuonctl --address $address status
-  curl -s http://$(metrics_address)/metrics | grep ^dmuon_
-Its log is $runtime/dmuond.log. To stop it:
-  kill $daemon && rm -rf $runtime
+Still running: ${#daemons[@]} of dmuond. To look at the first:
+  build/release/bin/dmuonctl --address unix:$runtime/dmuond-0.sock status
+  $([ "${#namespaces[@]}" -eq 0 ] || echo "ip netns exec $(node_namespace 0) ")curl -s http://$(metrics_address)/metrics | grep ^dmuon_
+Logs are $runtime/*.log. To stop:
+  kill ${daemons[*]} $coordinator && rm -rf $runtime$(for name in ${namespaces[@]+"${namespaces[@]}"}; do echo -n " && ip netns delete $name"; done)
 TEXT
 }
 
 metrics_address() {
-  build/release/bin/dmuonctl --address "$address" --json status |
+  build/release/bin/dmuonctl --address "unix:$runtime/dmuond-0.sock" --json status |
     grep -o '"metrics_address": *"[^"]*"' | cut -d '"' -f 4
 }
 
@@ -126,6 +166,6 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 bash deploy/setup.sh
 build
-start_daemon
+start_daemons
 train
 [ "$keep" = no ] || how_to_look

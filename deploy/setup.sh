@@ -15,7 +15,7 @@ PACKAGES=(
   build-essential cmake ninja-build pkg-config ccache git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   prometheus-cpp-dev libspdlog-dev libcli11-dev libssl-dev libgtest-dev libgmock-dev
-  libopenblas-openmp-dev libgloo-dev
+  libopenblas-openmp-dev libgloo-dev iproute2
 )
 TEST_PACKAGES=(clang curl)
 PYTHON_PACKAGES=(torch==2.13.0 numpy safetensors pytest matplotlib tqdm)

@@ -10,6 +10,7 @@ Killed and started again with the same --job, it goes on where the service is.
 import argparse
 import copy
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -17,7 +18,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -38,7 +39,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=128, help="bytes a sequence")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
-    parser.add_argument("--parallel", choices=("zero3", "zero2", "ddp"), default="zero3")
+    parser.add_argument("--parallel", choices=("zero3", "zero2", "ddp", "hsdp"), default="zero3",
+                        help="hsdp: a replica a node; the service reduces over the replicas")
     parser.add_argument("--parity-steps", type=int, default=5,
                         help="steps that rank 0 compares with plain PyTorch")
     parser.add_argument("--job", help="job id; default: DMUON_JOB, else a fresh one")
@@ -47,13 +49,22 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def parallelize(model: GPT, how: str) -> torch.nn.Module:
+def whole_mesh(how: str) -> DeviceMesh | None:
+    """Of all workers, where FSDP gets a part of it only."""
+    if how != "hsdp":
+        return None
+    shards = int(os.environ["LOCAL_WORLD_SIZE"])
+    return init_device_mesh("cpu", (dist.get_world_size() // shards, shards),
+                            mesh_dim_names=("replicate", "shard"))
+
+
+def parallelize(model: GPT, how: str, whole: DeviceMesh | None) -> torch.nn.Module:
     if how == "ddp":
         return DistributedDataParallel(model)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = whole["shard"] if whole is not None else init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=how == "zero3")
-    fully_shard(model, mesh=mesh, reshard_after_forward=how == "zero3")
+        fully_shard(block, mesh=mesh, reshard_after_forward=how != "zero2")
+    fully_shard(model, mesh=mesh, reshard_after_forward=how != "zero2")
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)  # Gloo has no averaging reduction
@@ -139,10 +150,11 @@ def train(args: argparse.Namespace) -> dict | None:
     text = library_text()
     model = GPT(context=args.context)
     plain = copy.deepcopy(model) if rank == 0 else None
-    model = parallelize(model, args.parallel)
+    whole = whole_mesh(args.parallel)
+    model = parallelize(model, args.parallel, whole)
     rules = [dmuon.Rule("adamw", name="*")] if args.optimizer == "adamw" else []
     opt = dmuon.Muon(model, lr=MUON_LR, weight_decay=WEIGHT_DECAY, adamw=dict(lr=ADAMW_LR),
-                     rules=rules, job=args.job)
+                     rules=rules, job=args.job, mesh=whole)
     parity = Parity(plain, args, text) if rank == 0 and not opt.resumed else None
     parity_steps = 0 if opt.resumed else args.parity_steps
     meter = Meter()
@@ -155,9 +167,19 @@ def train(args: argparse.Namespace) -> dict | None:
             if parity:
                 parity.step(step, params)
             dist.barrier()
+    calls, matrices = of_all_nodes(opt.result.newton_schulz_calls if opt.result else 0, opt.plan.matrix_units)
     report = report_of(opt, meter, parity, args) if rank == 0 and meter.losses else None
+    if report:
+        report |= {"ns_calls": calls, "matrices": matrices}
     opt.close()
     return report
+
+
+def of_all_nodes(*counts: int) -> list[int]:
+    """Sums of what each node counts; every node has one daemon."""
+    mine = torch.tensor(counts if os.environ["LOCAL_RANK"] == "0" else [0] * len(counts))
+    dist.all_reduce(mine)
+    return mine.tolist()
 
 
 def report_of(opt: dmuon.Muon, meter: Meter, parity: Parity | None, args: argparse.Namespace) -> dict:
@@ -166,9 +188,8 @@ def report_of(opt: dmuon.Muon, meter: Meter, parity: Parity | None, args: argpar
         "steps": len(meter.losses), "loss_first": meter.losses[0], "loss_last": sum(last) / len(last),
         "step_ms_p50": statistics.median(meter.step_ms),
         "optimizer_ms_p50": statistics.median(meter.optimizer_ms),
-        "world_size": dist.get_world_size(), "ns_calls": opt.result.newton_schulz_calls,
-        "parity_max_rel_diff": parity.largest if parity else None,
-        "matrices": opt.plan.matrix_units, "optimizer": args.optimizer, "parallel": args.parallel,
+        "world_size": dist.get_world_size(), "parity_max_rel_diff": parity.largest if parity else None,
+        "optimizer": args.optimizer, "parallel": args.parallel,
         "losses": meter.losses,
     }
 

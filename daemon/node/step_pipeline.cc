@@ -260,6 +260,7 @@ absl::Status StepPipeline::MissingGradient(const Reports& reports, uint64_t step
   for (const v1::PeerReport& report : reports) {
     if (report.target() != step + kLoaded) continue;
     for (const v1::MissingGradients& missing : report.missing()) {
+      if (missing.tensor() >= missing_.size()) continue;
       if (missing.tensor() < tensor) ranks.clear();
       tensor = std::min(tensor, missing.tensor());
       if (missing.tensor() != tensor) continue;

@@ -65,6 +65,7 @@ Job::~Job() {
   {
     wire::MutexLock lock(mu_);
     stopping_ = true;
+    if (to_cancel_ != nullptr) to_cancel_->Cancel();
   }
   posted_.NotifyAll();
   thread_.join();
@@ -292,7 +293,12 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
                                 absl::StrCat("the optimizer state of job '", job_id_, "'")));
   plan_ = plan;
   if (plan.nodes_size() > 1) {
-    peers_ = std::make_unique<Peers>(plan_, self, environment_.link, environment_.connect_peers);
+    peers_ = std::make_shared<Peers>(plan_, self, environment_.link, environment_.connect_peers);
+    {
+      wire::MutexLock lock(mu_);
+      to_cancel_ = peers_;
+      if (stopping_) peers_->Cancel();
+    }
     // Now, so that a peer that cannot be reached is found before training begins.
     DMUON_RETURN_IF_ERROR(peers_->Connect(MonotonicNow() + environment_.connect_timeout));
   }

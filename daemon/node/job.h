@@ -137,7 +137,7 @@ class Job {
   v1::JobSpec spec_;
   v1::Plan plan_;
   std::unique_ptr<WorkerBoxes> workers_;
-  std::unique_ptr<Peers> peers_;  // null on one node
+  std::shared_ptr<Peers> peers_;  // null on one node
   std::unique_ptr<SlotThreads> slots_;
   std::unique_ptr<StepPipeline> pipeline_;
   MemoryBudget::Share state_share_;
@@ -154,6 +154,7 @@ class Job {
   wire::CondVar posted_;
   std::deque<std::function<void()>> inputs_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Peers> to_cancel_ ABSL_GUARDED_BY(mu_);  // peers_, for who stops the job
   v1::NodeJobStatus snapshot_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::HeldJob> held_ ABSL_GUARDED_BY(mu_);
 

@@ -105,6 +105,7 @@ absl::Status Peers::Connect(absl::Time deadline) {
   absl::Status last;
   while (transport_ == nullptr) {
     const absl::Time now = MonotonicNow();
+    if (Cancelled()) return absl::CancelledError("the job is ending");
     if (now >= deadline) {
       return wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_PEER_LOST,
                          absl::StrCat("job '", job_id_, "' cannot connect its nodes (",
@@ -128,10 +129,23 @@ absl::Status Peers::Connect(absl::Time deadline) {
       LogInfo("job ", job_id_, ": attempt ", attempt_, " to connect: ", last.message());
       continue;
     }
+    wire::MutexLock lock(mu_);
     transport_ = *std::move(transport);
     next_tag_ = 0;
+    if (cancelled_) transport_->Cancel();
   }
   return absl::OkStatus();
+}
+
+void Peers::Cancel() {
+  wire::MutexLock lock(mu_);
+  cancelled_ = true;
+  if (transport_ != nullptr) transport_->Cancel();
+}
+
+bool Peers::Cancelled() {
+  wire::MutexLock lock(mu_);
+  return cancelled_;
 }
 
 void Peers::CountTraffic() {
@@ -164,6 +178,7 @@ absl::Status Peers::Broken(const absl::Status& status) {
     CountTraffic();
     ++traffic_.broken;
     counted_ = transport::Traffic();
+    wire::MutexLock lock(mu_);
     transport_.reset();
   }
   const bool late = absl::IsDeadlineExceeded(status);

@@ -19,6 +19,7 @@
 #include "daemon/transport/key_value_store.h"
 #include "daemon/transport/transport.h"
 #include "dmuon/v1/peer.pb.h"
+#include "wire/mutex.h"
 
 namespace dmuon::node {
 
@@ -26,7 +27,7 @@ namespace dmuon::node {
 using ConnectPeers = std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(
     const transport::Mesh& mesh, transport::KeyValueStore& store, absl::Time deadline)>;
 
-// One thread. Deadlines are of MonotonicNow()'s clock. Errors have the reason PEER_LOST and name a
+// One thread, but for Cancel. Deadlines are of MonotonicNow()'s clock. Errors have the reason PEER_LOST and name a
 // peer: DEADLINE_EXCEEDED when it does not answer, ABORTED when it is gone. Then the connections
 // of all nodes are closed, and the round is over.
 class Peers {
@@ -41,6 +42,9 @@ class Peers {
                                                    absl::Time deadline);
   // Sends and receives all messages of `mail`.
   absl::Status Trade(Mail& mail, absl::Time deadline);
+
+  // Any thread: ends the call in progress, and all later ones.
+  void Cancel();
 
   // What has crossed the wire in both directions since this was asked last, reports included.
   struct Traffic {
@@ -59,6 +63,7 @@ class Peers {
                         absl::Time deadline);
   absl::Status Exchange(transport::Batch batch, absl::Time deadline);
   absl::Status Broken(const absl::Status& status);
+  bool Cancelled();
   void CountTraffic();
   v1::Meeting Meeting(uint64_t attempt) const;
 
@@ -69,11 +74,13 @@ class Peers {
   CoordinatorLink* const link_;
   const ConnectPeers connect_;
   transport::Mesh mesh_;
-  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Transport> transport_;  // changed under mu_, which Cancel takes
   uint64_t attempt_ = 0;   // of transport_, or of the last one
   uint64_t next_tag_ = 0;  // the same on all nodes
   Traffic traffic_;        // not yet taken
   transport::Traffic counted_;  // of transport_, in traffic_ or taken
+  wire::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace dmuon::node

@@ -133,6 +133,9 @@ class GlooTransport final : public Transport {
     DMUON_RETURN_IF_ERROR(CheckBatch(mesh_, options_, batch));
     return Launch(batch);
   }
+  void Cancel() override {
+    (void)Fail(absl::CancelledError(absl::StrCat(mesh_.prefix, ": cancelled")));
+  }
   [[nodiscard]] Traffic traffic() const override {
     wire::MutexLock lock(mu_);
     return traffic_;

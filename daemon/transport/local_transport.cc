@@ -111,6 +111,10 @@ class LocalTransport final : public Transport {
   }
 
   absl::StatusOr<std::unique_ptr<Exchange>> Start(Batch batch) override;
+  void Cancel() override {
+    wire::MutexLock lock(room_->mu);
+    (void)Fail(absl::CancelledError(absl::StrCat(mesh_.prefix, ": cancelled")));
+  }
   [[nodiscard]] Traffic traffic() const override {
     wire::MutexLock lock(room_->mu);
     return traffic_;

@@ -97,6 +97,8 @@ class Transport {
   // two messages for one peer and direction, or a batch over the limit: nothing was sent, and the
   // transport goes on.
   virtual absl::StatusOr<std::unique_ptr<Exchange>> Start(Batch batch) = 0;
+  // Breaks the transport: everything in flight and later answers CANCELLED, within moments.
+  virtual void Cancel() = 0;
   [[nodiscard]] virtual Traffic traffic() const = 0;
   // For metrics: "local" or "gloo".
   [[nodiscard]] virtual std::string_view name() const = 0;

@@ -121,10 +121,10 @@ def refused(rank, world_size, address, job, case):
     elif case == "fsdp1":
         model = torch.nn.Sequential(torch.nn.Linear(6, 4))
         return build(FullyShardedDataParallel(model, device_id=torch.device("cpu")), address, job, keywords)
-    elif case == "mesh-2d":
-        mesh = dist.init_device_mesh("cpu", (1, world_size), mesh_dim_names=("r", "s"))
+    elif case == "part-of-the-mesh":
+        mesh = dist.init_device_mesh("cpu", (world_size, 1), mesh_dim_names=("replicate", "shard"))
         model = torch.nn.Sequential(torch.nn.Linear(6, 4, bias=False))
-        dist.fsdp.fully_shard(model, mesh=mesh)
+        dist.fsdp.fully_shard(model, mesh=mesh["shard"])
         return build(model, address, job, keywords)
     return build(Bag(random_tensors(shapes, 0), layout), address, job, keywords)
 
@@ -144,7 +144,7 @@ def build(model, address, job, keywords):
     ("row-blocks", ["w", "8", "6"]),
     ("unknown-row-blocks", ["row_blocks", "'v'"]),
     ("fsdp1", ["FSDP1", "fully_shard"]),  # cases rows 27 and 28
-    ("mesh-2d", ["0.weight lies on a device mesh of 2 dimensions"]),
+    ("part-of-the-mesh", ["0.weight lies on a device mesh of 1 workers, but the job has 2", "mesh="]),
 ])
 def test_what_cannot_be_right_is_refused_by_name(pools, daemon, job, case, named):
     for message in pools(2).run(refused, daemon.address, job, case):

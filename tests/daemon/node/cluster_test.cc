@@ -361,6 +361,21 @@ TEST_F(ClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime) {
   EXPECT_EQ(Parameters(), Undisturbed(1));
 }
 
+TEST(ClusterDrainTest, ANodeThatWaitsForAnotherDrainsAtOnce) {
+  EngineOptions options = Options();
+  options.step_timeout = absl::Seconds(600);
+  options.orphan_timeout = absl::Hours(1);
+  const TestJob job = Model(2);
+  TestCluster cluster(2, options);
+  TestRun run({&cluster.engine(0), &cluster.engine(1)}, job);
+  ASSERT_TRUE(run.Start(Rows(job, 2, true)).ok());
+  run[0].FillAndSubmit(1, Exact);
+  run[0].StartStep(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  cluster.engine(0).Drain();
+  EXPECT_FALSE(run[0].FinishStep().ok());
+}
+
 TEST_F(ClusterTest, ARankOfAnotherNodeIsRefusedByName) {
   TestWorker stray(&cluster_.engine(1), &job_, 0);
   ASSERT_TRUE(stray.Open().ok());

@@ -92,6 +92,7 @@ class Gather:
         self._whole = [torch.nn.Parameter(p.full_tensor().detach().clone()) for p in self._sharded]
         self._muon = muon(self._whole, lr=1e-4)
         self._adamw = torch.optim.AdamW(rest, lr=1e-5)
+        self._place, self._places = dist.get_rank(), dist.get_world_size()
 
     @torch.no_grad()
     def step(self) -> None:
@@ -99,8 +100,8 @@ class Gather:
             whole.grad = shard.grad.full_tensor()
         self._muon.step()
         for shard, whole in zip(self._sharded, self._whole, strict=True):
-            rows = -(-whole.shape[0] // dist.get_world_size())
-            start = dist.get_rank() * rows
+            rows = -(-whole.shape[0] // self._places)
+            start = self._place * rows
             shard.to_local().copy_(whole[start:start + rows])
         self._adamw.step()
 

@@ -484,6 +484,15 @@ absl::StatusOr<v1::GetPlanResponse> Coordinator::GetPlan(const std::string& job_
   v1::GetPlanResponse response;
   *response.mutable_plan() = *job->second.plan;
   *response.mutable_job() = job->second.spec;
+  std::vector<const v1::Routes*> routes;  // by node
+  for (const std::string& node : job->second.plan->nodes()) {
+    const auto it = job->second.routes.find(node);
+    if (it == job->second.routes.end()) return response;
+    routes.push_back(&it->second);
+  }
+  for (v1::LinkLoad& load : plan::LinkLoads(job->second.spec, *job->second.plan, routes)) {
+    *response.add_links() = std::move(load);
+  }
   return response;
 }
 

@@ -27,6 +27,7 @@ struct Flags {
   std::string address = wire::DefaultAddress();
   double timeout_seconds = 5;
   bool json = false;
+  bool explain = false;
   std::string job_id;
 };
 
@@ -59,7 +60,7 @@ absl::StatusOr<std::string> Jobs(Connection& connection, const Flags& flags) {
 
 absl::StatusOr<std::string> Plan(Connection& connection, const Flags& flags) {
   DMUON_ASSIGN_OR_RETURN(const v1::GetPlanResponse plan, connection.Plan(flags.job_id));
-  return flags.json ? PlanJson(plan) : PlanText(plan);
+  return flags.json ? PlanJson(plan) : PlanText(plan, flags.explain);
 }
 
 // Our own version is an answer also when no daemon runs.
@@ -118,9 +119,10 @@ int Main(int argc, char** argv) {
   };
   add("status", "The node, its version, its metrics address, and the members of the cluster", Status);
   add("jobs", "Every job: workers, step, time, bytes, and what it does", Jobs);
-  add("plan", "A job's plan: units with owner and cost, load of each slot, balance", Plan)
-      ->add_option("JOB", flags.job_id, "Id of the job, as `dmuonctl jobs` shows it")
-      ->required();
+  CLI::App* const plan = add(
+      "plan", "A job's plan: units with owner and cost, load of each slot and link, balance", Plan);
+  plan->add_option("JOB", flags.job_id, "Id of the job, as `dmuonctl jobs` shows it")->required();
+  plan->add_flag("--explain", flags.explain, "Bytes on each link bucket by bucket, too");
   add("version", "Versions of this program and of the daemon", Version);
   try {  // CLI11 reports by exception
     app.parse(argc, argv);

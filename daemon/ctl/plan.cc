@@ -97,9 +97,37 @@ std::string SlotsText(const v1::Plan& plan, const std::map<SlotId, Load>& loads,
   return table.Text();
 }
 
+std::string LinksText(const v1::GetPlanResponse& response, bool explain) {
+  if (response.links().empty()) return "";
+  const v1::Plan& plan = response.plan();
+  const auto name = [&](uint32_t node) {
+    return node < static_cast<uint32_t>(plan.nodes_size()) ? plan.nodes(static_cast<int>(node))
+                                                           : absl::StrCat("node ", node);
+  };
+  std::map<std::pair<uint32_t, uint32_t>, v1::LinkLoad> sums;
+  Table table({{"link"},
+               {"bucket", Align::kRight},
+               {"gradients", Align::kRight},
+               {"parameters", Align::kRight}});
+  for (const v1::LinkLoad& load : response.links()) {
+    v1::LinkLoad& sum = sums[{load.from(), load.to()}];
+    sum.set_gradient_bytes(sum.gradient_bytes() + load.gradient_bytes());
+    sum.set_parameter_bytes(sum.parameter_bytes() + load.parameter_bytes());
+    if (!explain) continue;
+    table.Add({absl::StrCat(name(load.from()), " -> ", name(load.to())),
+               absl::StrCat(load.bucket()), BytesText(load.gradient_bytes()),
+               BytesText(load.parameter_bytes())});
+  }
+  for (const auto& [link, sum] : sums) {
+    table.Add({absl::StrCat(name(link.first), " -> ", name(link.second)), "all",
+               BytesText(sum.gradient_bytes()), BytesText(sum.parameter_bytes())});
+  }
+  return table.Text() + "\n";
+}
+
 }  // namespace
 
-std::string PlanText(const v1::GetPlanResponse& response) {
+std::string PlanText(const v1::GetPlanResponse& response, bool explain) {
   const v1::Plan& plan = response.plan();
   const std::map<SlotId, Load> loads = Loads(plan);
   double total = 0;
@@ -108,7 +136,7 @@ std::string PlanText(const v1::GetPlanResponse& response) {
   return absl::StrCat(
       "job ", plan.job_id(), ", generation ", plan.generation(), ", digest ",
       plan.digest().substr(0, 12), "\n", plan.reason(), "\n\n", UnitsText(response, total), "\n",
-      SlotsText(plan, loads, total), "\n",
+      SlotsText(plan, loads, total), "\n", LinksText(response, explain),
       absl::StrFormat(
           "makespan %s, lower bound %s, balance %s (makespan over mean; 1 is perfect)\n",
           SecondsText(plan.makespan_seconds()), SecondsText(plan.lower_bound_seconds()),

@@ -25,8 +25,9 @@ std::string JobsText(const Node& node, const Cluster& cluster);
 // {"node": [NodeJobStatus], "cluster": [JobStatus]}
 std::string JobsJson(const Node& node, const Cluster& cluster);
 
-// plan.cc: units with owner and cost, slots with load, and how good the plan is.
-std::string PlanText(const v1::GetPlanResponse& plan);
+// plan.cc: units with owner and cost, slots with load, bytes on the links, and how good the plan is.
+// `explain`: the links bucket by bucket.
+std::string PlanText(const v1::GetPlanResponse& plan, bool explain = false);
 // GetPlanResponse
 std::string PlanJson(const v1::GetPlanResponse& plan);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "wire/box.h"
@@ -182,6 +183,40 @@ std::vector<int64_t> WireBytes(const v1::JobSpec& job, ShardsByRank shards,
     }
   }
   return bytes;
+}
+
+std::vector<v1::LinkLoad> LinkLoads(const v1::JobSpec& job, const v1::Plan& plan,
+                                    std::span<const v1::Routes* const> routes) {
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, v1::LinkLoad> loads;  // from, to, bucket
+  const auto load_of = [&](const v1::Transfer& transfer) -> v1::LinkLoad& {
+    const uint32_t bucket = plan.units(static_cast<int>(transfer.unit())).bucket();
+    v1::LinkLoad& load = loads[{transfer.from(), transfer.to(), bucket}];
+    load.set_from(transfer.from());
+    load.set_to(transfer.to());
+    load.set_bucket(bucket);
+    return load;
+  };
+  const auto tensor_of = [&](const v1::Transfer& transfer) -> const v1::Tensor& {
+    return job.tensors(static_cast<int>(plan.units(static_cast<int>(transfer.unit())).tensor()));
+  };
+  for (uint32_t node = 0; node < routes.size(); ++node) {
+    for (const v1::Transfer& t : routes[node]->gradients()) {
+      if (t.from() != node) continue;  // each transfer is in the routes of both ends
+      v1::LinkLoad& load = load_of(t);
+      const int64_t bytes = GradientBytes(tensor_of(t), wire::FromProto(t.box()), t.copies());
+      load.set_gradient_bytes(load.gradient_bytes() + static_cast<uint64_t>(bytes));
+    }
+    for (const v1::Transfer& t : routes[node]->publications()) {
+      if (t.from() != node) continue;
+      v1::LinkLoad& load = load_of(t);
+      const size_t size = wire::SizeOf(tensor_of(t).param_dtype());
+      const auto elements = static_cast<uint64_t>(wire::FromProto(t.box()).elements());
+      load.set_parameter_bytes(load.parameter_bytes() + elements * size);
+    }
+  }
+  std::vector<v1::LinkLoad> sorted;
+  for (auto& [key, load] : loads) sorted.push_back(std::move(load));
+  return sorted;
 }
 
 }  // namespace dmuon::plan

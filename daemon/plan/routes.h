@@ -34,4 +34,8 @@ std::vector<int64_t> WireBytes(const v1::JobSpec& job, ShardsByRank shards,
                                std::span<const uint32_t> rank_nodes, const Unit& unit,
                                size_t nodes);
 
+// What the routes of all nodes move in a step, by link and bucket.
+std::vector<v1::LinkLoad> LinkLoads(const v1::JobSpec& job, const v1::Plan& plan,
+                                    std::span<const v1::Routes* const> routes);
+
 }  // namespace dmuon::plan

@@ -120,9 +120,10 @@ def whole_params(model: nn.Module) -> Params:
 def train(rank: int, world_size: int, address: str | list[str], job: str, *, parallel: str = "zero3",
           replicas: int = 1, steps: int = 30, tied: bool = False, micro_batches: int = 1, lr_factors: bool = False,
           dtype: torch.dtype = torch.float32, before_step: Callable[[int], None] | None = None,
+          whole_history: bool = True,
           hypers: Mapping[str, Any] = HYPERS) -> dict[str, Any]:
-    """Trains through the service; returns whole parameters after each step and what it reported.
-    `address`: of the daemon, or of each rank's."""
+    """Trains through the service; returns whole parameters after each step (or the last one) and
+    what it reported. `address`: of the daemon, or of each rank's."""
     whole = mesh_of(replicas) if parallel in ("zero2", "zero3", "shards") else None
     model = wrap(make_small(tied, dtype), parallel, whole)
     history = []
@@ -143,7 +144,9 @@ def train(rank: int, world_size: int, address: str | list[str], job: str, *, par
             opt.step()
             if scheduler:
                 scheduler.step()
-            history.append(whole_params(model))
+            if whole_history or step == steps - 1:
+                opt.wait()  # whole_params reads past every hook
+                history.append(whole_params(model))
         return {"params": history, "calls": opt.result.newton_schulz_calls, "routes": opt.routes(),
                 "units": opt.plan.matrix_units, "resumed_at": resumed_at}
 

@@ -38,7 +38,7 @@ class Daemon:
     """One `dmuond`, standalone or a node of a coordinator. Its directory, and so its address, outlives
     restarts."""
 
-    def __init__(self, *flags: str, coordinator: str | None = None) -> None:
+    def __init__(self, *flags: str, coordinator: str | None = None, namespace: str | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
         self.directory = pathlib.Path(self._folder.name)
         self.address = f"unix:{self.directory}/d.sock"
@@ -50,12 +50,13 @@ class Daemon:
         else:
             self._side = ["--coordinator", coordinator]
         self._flags = flags
+        self._network = ["ip", "netns", "exec", namespace] if namespace else []
         self._process: subprocess.Popen | None = None
 
     def start(self) -> "Daemon":
         """Starts it and waits until it answers."""
         assert self._process is None, "already started"
-        command = [program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
+        command = [*self._network, program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
                    *self._flags]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
@@ -123,16 +124,54 @@ class Daemon:
         return self._process is not None
 
 
-class Cluster:
-    """One `dmuon-coordinator` and some nodes, on loopback."""
+class Network:
+    """A network namespace a node, joined by a bridge in one of its own (deploy/namespaces.sh)."""
 
-    def __init__(self, nodes: int, *flags: str) -> None:
+    def __init__(self, nodes: int) -> None:
+        script = ('. deploy/namespaces.sh && namespaces_up "$0" || exit 3; trap namespaces_down EXIT; '
+                  'echo "$namespace_prefix"; read -r _')
+        self._shell = subprocess.Popen(["bash", "-c", script, str(nodes)], cwd=ROOT, text=True,
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._prefix = self._shell.stdout.readline().strip()
+        if not self._prefix:
+            self._shell.wait()
+            pytest.skip("network namespaces are not permitted here")
+
+    def namespace(self, node: int) -> str:
+        return f"{self._prefix}-{node}"
+
+    def address(self, node: int) -> str:
+        return f"10.77.0.{node + 1}"
+
+    def plug(self, node: int, in_: bool) -> None:
+        """Takes the node's cable out of the switch, or puts it in again."""
+        subprocess.run(["ip", "-n", f"{self._prefix}-switch", "link", "set", f"port{node}",
+                        "up" if in_ else "down"], check=True)
+
+    def deafen(self, node: int, deaf: bool) -> None:
+        """Drops whatever comes to the node; what it sends still leaves."""
+        rules = ("add table ip deaf\nadd chain ip deaf input { type filter hook input priority 0 ; }\n"
+                 'add rule ip deaf input iifname != "lo" drop\n' if deaf else "delete table ip deaf\n")
+        subprocess.run(["ip", "netns", "exec", self.namespace(node), "nft", "-f", "-"], input=rules, text=True,
+                       check=True)
+
+    def close(self) -> None:
+        self._shell.communicate("\n", timeout=60)
+
+
+class Cluster:
+    """One `dmuon-coordinator` and some nodes: on loopback, or on a network of their own."""
+
+    def __init__(self, nodes: int, *flags: str, network: Network | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
         self.coordinator = f"unix:{self._folder.name}/c.sock"
         self._log_path = pathlib.Path(self._folder.name) / "log"
         self._process: subprocess.Popen | None = None
-        self.nodes = [Daemon("--node-id", f"node-{i}", *flags, coordinator=self.coordinator)
-                      for i in range(nodes)]
+        self.nodes = []
+        for i in range(nodes):
+            own = ["--data-address", network.address(i)] if network else []
+            self.nodes.append(Daemon("--node-id", f"node-{i}", *own, *flags, coordinator=self.coordinator,
+                                     namespace=network.namespace(i) if network else None))
 
     def start(self) -> "Cluster":
         """Starts it and waits until every node has joined."""

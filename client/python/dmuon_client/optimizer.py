@@ -72,10 +72,13 @@ class Muon(torch.optim.Optimizer):
         self.job = _job_id(self._options.job, self._rank, self._world_size, self._options.verbose)
         self.result: StepResult | None = None
         self.steps_done = 0
+        self._pending: int | None = None  # a step that was started and not waited for
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
                   flush=True)
         self._attach()
+        if not self._options.sync:
+            self._guard(model)
 
     # -- torch.optim.Optimizer ---------------------------------------------------------------------
 
@@ -84,8 +87,9 @@ class Muon(torch.optim.Optimizer):
         """One step of the job; every worker must call it. Gradients are read, never changed.
 
         DmuonError when the service refuses: then nothing has changed on any worker, and the same
-        step may be tried again.
+        step may be tried again. With sync=False the error comes where the parameters are waited for.
         """
+        self.wait()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -94,15 +98,48 @@ class Muon(torch.optim.Optimizer):
             raise RuntimeError(f"job {self.job}: the optimizer is closed")
         step = self.last_step + 1
         hypers = [_hyper(group) for group in self.param_groups]
-        self.result = self._run(step, hypers)
-        self.last_step = step
-        self.steps_done += 1
-        if self.result.skipped:
-            if self._rank == 0:
-                warnings.warn(f"step {step} was skipped: a gradient was not finite", stacklevel=2)
+        if self._options.sync:
+            self._finish(self._run(step, hypers))
         else:
-            self._deliver()
+            self._submit(step)
+            self._session.start(step, hypers)
+            self._pending = step
         return loss
+
+    @torch.no_grad()
+    def wait(self) -> StepResult | None:
+        """Until the parameters of the last step() are in the model; what became of it, or None before
+        the first. Does nothing after a step with sync=True.
+
+        DmuonError when the service refused that step: nothing has changed on any worker.
+        """
+        if self._pending is not None:
+            step, self._pending = self._pending, None
+            try:
+                self._finish(self._session.wait(step))
+            except (Reattached, Stale) as interruption:
+                raise RuntimeError(f"step {step} was interrupted by a new plan; call step() again") from interruption
+        return self.result
+
+    def _finish(self, result: StepResult) -> None:
+        self.result = result
+        self.last_step = result.step
+        self.steps_done += 1
+        if not result.skipped:
+            self._deliver()
+        elif self._rank == 0:
+            warnings.warn(f"step {result.step} was skipped: a gradient was not finite", stacklevel=3)
+
+    def _guard(self, model: nn.Module) -> None:
+        """Nobody sees a model that is half old, half new."""
+        def wait(*_: Any) -> None:
+            if self._pending is not None:
+                self.wait()
+
+        for module in model.modules():
+            # Before FSDP's own hook, which gathers the parameters.
+            module.register_forward_pre_hook(wait, prepend=True)
+            module.register_state_dict_pre_hook(wait)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not self._building:
@@ -114,6 +151,7 @@ class Muon(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """What the client holds: param_groups, job id and step number. The rest is the service's."""
+        self.wait()
         saved = super().state_dict()
         saved["dmuon"] = {"job": self.job, "last_step": self.last_step}
         return saved
@@ -137,6 +175,8 @@ class Muon(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Ends the session. The service drops the job's state once every worker has closed."""
+        if not self._session.closed:
+            self.wait()
         self._session.close()
 
     def __enter__(self) -> "Muon":

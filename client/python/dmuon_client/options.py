@@ -89,6 +89,10 @@ class Options:
     reduced: bool | None = None  # of plain parameters without DDP in a job of many workers
     mesh: DeviceMesh | None = None  # all workers, where fully_shard was given a part of them (HSDP)
 
+    # False: step() returns when the gradients are handed over, and whoever needs the new parameters
+    # next waits for them: a forward of the model or a part of it, its state_dict, the next step().
+    sync: bool = True
+
     # Where the service is, and how long to wait for it.
     job: str | None = None
     address: str | None = None

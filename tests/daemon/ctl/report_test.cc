@@ -137,6 +137,20 @@ TEST_F(PlanTest, ShowsUnitsSlotsAndBalance) {
   EXPECT_THAT(text, HasSubstr("makespan 3 ms, lower bound 3 ms, balance 2.250"));
 }
 
+TEST_F(PlanTest, ShowsWhatEachLinkCarriesAndExplainsItByBucket) {
+  response_.mutable_plan()->add_nodes("crate");
+  for (const uint32_t bucket : {0U, 1U}) {
+    v1::LinkLoad* const load = response_.add_links();
+    load->set_to(1);
+    load->set_bucket(bucket);
+    load->set_gradient_bytes(1024);
+    load->set_parameter_bytes(2048);
+  }
+  EXPECT_THAT(PlanText(response_), HasSubstr("box -> crate     all    2.0 KiB     4.0 KiB\n"));
+  EXPECT_THAT(PlanText(response_), Not(HasSubstr("1.0 KiB")));
+  EXPECT_THAT(PlanText(response_, true), HasSubstr("box -> crate       1    1.0 KiB     2.0 KiB\n"));
+}
+
 TEST_F(PlanTest, AnEmptyPlanHasNoBalance) {
   EXPECT_THAT(PlanText(response_), HasSubstr("balance -"));
 }

@@ -170,6 +170,34 @@ TEST(RoutesTest, RandomShardingsLoseAndDoubleNothing) {
   }
 }
 
+// The price that ownership was chosen by is what the routes then move.
+TEST(RoutesTest, LinksCarryWhatOwnershipWasPricedWith) {
+  for (const bool reduced : {true, false}) {
+    JobBuilder builder(6);
+    for (int i = 0; i < 8; ++i) builder.Matrix(absl::StrCat("w", i), 12, 6);
+    builder.Elementwise("b", {30});
+    const v1::JobSpec job = builder.Build();
+    const Shards shards = RowShards(job, 3, reduced);
+    const Routed routed = Route(job, shards, Cluster(3, 2));
+    std::vector<const v1::Routes*> routes;
+    for (const v1::Routes& of_node : routed.routes) routes.push_back(&of_node);
+    uint64_t moved = 0;
+    for (const v1::LinkLoad& load : LinkLoads(job, routed.plan, routes)) {
+      EXPECT_NE(load.from(), load.to());
+      moved += load.gradient_bytes() + load.parameter_bytes();
+    }
+    int64_t priced = 0;
+    const std::vector<uint32_t> rank_nodes(routed.plan.rank_nodes().begin(),
+                                           routed.plan.rank_nodes().end());
+    for (const v1::Unit& unit : routed.plan.units()) {
+      const Unit made{unit.tensor(), wire::FromProto(unit.box())};
+      priced += WireBytes(job, shards, rank_nodes, made, 3)[unit.owners(0).node()];
+    }
+    EXPECT_EQ(static_cast<int64_t>(moved), priced);
+    EXPECT_GT(priced, 0);
+  }
+}
+
 TEST(RoutesTest, BucketsFollowTheUnitsAndKeepTheirSize) {
   JobBuilder builder(1);
   for (int i = 0; i < 40; ++i) builder.Matrix(absl::StrCat("w", i), 1024, 1024);  // 4 MiB each

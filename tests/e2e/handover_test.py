@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""sync=False: step() hands over and returns; whoever needs the new parameters waits for them."""
+
+import dmuon_client as dmuon
+import pytest
+import torch
+import trainers
+from trainers import HYPERS, Bag, bits, make_small, mesh_of, random_tensors, tokens_of, wrap
+
+STEPS = 10
+SHAPES = {"w": (8, 6), "b": (5,)}
+
+
+@pytest.mark.parametrize(("workers", "parallel"), [(1, "one"), (2, "zero3"), (2, "zero2"), (2, "ddp")])
+def test_training_has_the_same_bits(pools, daemon, job, workers, parallel):
+    runs = [pools(workers).run(trainers.train, daemon.address, f"{job}.{sync}", parallel=parallel, steps=STEPS,
+                               hypers=HYPERS | {"sync": sync}, whole_history=sync)[0] for sync in (True, False)]
+    assert bits(runs[0]["params"][-1]) == bits(runs[1]["params"][-1])
+
+
+def readers(rank, world_size, address, job, parallel):
+    """What a forward and a state_dict right after step() see, and what wait() says then."""
+    model = wrap(make_small(False, torch.float32), parallel, mesh_of(1) if parallel == "zero3" else None)
+    found = {}
+    with dmuon.Muon(model, job=job, address=address, verbose=False, sync=False, **HYPERS) as opt:
+        for reader in ("forward", "part", "state_dict", "optimizer", "wait"):
+            before = opt.steps_done
+            trainers.backward(model, tokens_of(0).chunk(world_size)[rank])
+            opt.step()
+            pending = opt.steps_done == before
+            if reader == "forward":
+                model(tokens_of(1)[:, :-1])
+            elif reader == "part":
+                inner = getattr(model, "module", model)
+                inner.blocks[0].norm(torch.zeros(12)) if parallel != "zero3" else model.state_dict()
+            elif reader == "state_dict":
+                model.state_dict()
+            elif reader == "optimizer":
+                opt.state_dict()
+            else:
+                opt.wait()
+            found[reader] = (pending, opt.steps_done - before)
+            opt.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize(("workers", "parallel"), [(1, "one"), (2, "zero3"), (2, "ddp")])
+def test_every_reader_waits_and_sees_the_whole_step(pools, daemon, job, workers, parallel):
+    for found in pools(workers).run(readers, daemon.address, job, parallel):
+        assert set(found.values()) == {(True, 1)}, found
+
+
+def late_error(rank, world_size, address, job):
+    """The message that the next reader gets of a step that was refused, and the step that works after it."""
+    bag = Bag(random_tensors(SHAPES, 0), "rows")
+    with dmuon.Muon(bag, job=job, address=address, verbose=False, sync=False, **HYPERS) as opt:
+        bag.feed({"w": None if rank == 1 else random_tensors(SHAPES, 1)["w"], "b": random_tensors(SHAPES, 1)["b"]})
+        opt.step()
+        try:
+            bag.state_dict()
+            message = "no error"
+        except dmuon.DmuonError as error:
+            message = str(error)
+        bag.feed(random_tensors(SHAPES, 1))
+        opt.step()
+        return message, opt.wait().step
+
+
+def test_a_refused_step_is_told_to_the_next_reader_and_may_be_taken_again(pools, daemon, job):
+    for message, step in pools(2).run(late_error, daemon.address, job):
+        assert "no gradient for tensor 'w' from rank 1" in message
+        assert step == 1
+
+
+def close_at_once(rank, world_size, address, job):
+    bag = Bag(random_tensors(SHAPES, 0), "rows")
+    before = trainers.whole_params(bag)
+    with dmuon.Muon(bag, job=job, address=address, verbose=False, sync=False, **HYPERS) as opt:
+        bag.feed(random_tensors(SHAPES, 1))
+        opt.step()
+    return bits(before) != bits(trainers.whole_params(bag))
+
+
+def test_closing_waits_for_the_last_step(pools, daemon, job):
+    assert pools(2).run(close_at_once, daemon.address, job) == [True, True]

@@ -161,8 +161,9 @@ struct WireCase {
 
 class WireTest : public ::testing::TestWithParam<WireCase> {};
 
-// Two workers on each of two nodes. The bounds follow from one owner a matrix: it must get what of the
-// gradient its node has not, and the other node must get what of the parameters it wants.
+// Two workers on each of two nodes. The bounds follow from one owner a matrix: it must get what of
+// the gradient its node has not, and the other node must get what of the parameters it wants. No
+// full gather (cases row 16).
 TEST_P(WireTest, NoByteCrossesThatNeedNot) {
   const WireCase& c = GetParam();
   TestJob job("wire", 4);

@@ -43,7 +43,7 @@ class Peers {
   // Sends and receives all messages of `mail`.
   absl::Status Trade(Mail& mail, absl::Time deadline);
 
-  // Any thread: ends the call in progress, and all later ones.
+  // Any thread: ends the call in progress, and all later ones, with UNAVAILABLE/DRAINING.
   void Cancel();
 
   // What has crossed the wire in both directions since this was asked last, reports included.

@@ -179,12 +179,9 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
     }
   }
   if (reached_ >= target) return absl::OkStatus();
-  if (!verdict.skip()) {
-    failure_ = Update(hypers, Conclude(verdict), report);
-    if (!failure_.ok()) return absl::OkStatus();  // told to all at the end of the round
-  }
-  reached_ = target;
   verdict_ = verdict;
+  if (!verdict.skip()) failure_ = Update(hypers, Conclude(verdict), report);
+  if (failure_.ok()) reached_ = target;  // else all are told at the end of the round
   return absl::OkStatus();
 }
 

@@ -142,7 +142,7 @@ class StepPipeline {
   std::vector<std::unique_ptr<OwnedState>> states_;          // by slot
   std::vector<MissingRanks> missing_;  // by tensor, of the step in flight
   uint64_t reached_ = 0;               // where the state is
-  v1::StepVerdict verdict_;            // of what it reached
+  v1::StepVerdict verdict_;            // of what it reached, or failed to
   absl::Status failure_;               // the state is broken
   uint64_t matrix_units_ = 0;
   uint64_t elementwise_units_ = 0;

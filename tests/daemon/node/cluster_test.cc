@@ -374,7 +374,7 @@ TEST(ClusterDrainTest, ANodeThatWaitsForAnotherDrainsAtOnce) {
   run[0].StartStep(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   cluster.engine(0).Drain();
-  EXPECT_FALSE(run[0].FinishStep().ok());
+  EXPECT_EQ(wire::ReasonOf(run[0].FinishStep().status()), v1::ERROR_REASON_DRAINING);
 }
 
 TEST_F(ClusterTest, ARankOfAnotherNodeIsRefusedByName) {

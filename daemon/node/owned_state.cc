@@ -155,13 +155,13 @@ void OwnedState::Collect(size_t i, const WorkerBoxes& workers, const MissingRank
         SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, unit.box,
                  unit.gradient);
       } else {
-        const auto [dtype, from] = TermBytes(unit, source, term, workers, missing);
+        const Elements part = PartOf(unit, source, term, workers, missing);
         wire::ForEachRun(unit.box, source.box, [&](const wire::Run& run) {
-          const std::byte* at = from + static_cast<size_t>(run.b) * wire::SizeOf(dtype);
+          const std::byte* at = part.data + static_cast<size_t>(run.b) * wire::SizeOf(part.dtype);
           if (first) {
-            backend_->CastToFloat(ToKernel(dtype), at, stretch(run));
+            backend_->CastToFloat(ToKernel(part.dtype), at, stretch(run));
           } else {
-            backend_->AddToFloat(ToKernel(dtype), at, stretch(run));
+            backend_->AddToFloat(ToKernel(part.dtype), at, stretch(run));
           }
         });
       }
@@ -177,11 +177,9 @@ void OwnedState::Collect(size_t i, const WorkerBoxes& workers, const MissingRank
 
 // A node's part of a piece, laid out as the piece: another node's lies in its message, this node's is
 // summed first.
-std::pair<v1::DType, const std::byte*> OwnedState::TermBytes(const OwnedUnit& unit,
-                                                             const GradientSource& source,
-                                                             const GradientTerm& term,
-                                                             const WorkerBoxes& workers,
-                                                             const MissingRanks& missing) {
+OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSource& source,
+                                        const GradientTerm& term, const WorkerBoxes& workers,
+                                        const MissingRanks& missing) {
   if (term.piece != nullptr) return {term.piece->dtype, term.message->at(*term.piece)};
   partial_.resize(static_cast<size_t>(source.box.elements()));
   SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, source.box, partial_);

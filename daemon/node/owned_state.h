@@ -10,7 +10,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -105,11 +104,12 @@ class OwnedState {
  private:
   void Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype, const std::byte* from) const;
   void Write(const OwnedUnit& unit, const wire::Box& box, v1::DType dtype, std::byte* to) const;
-  std::pair<v1::DType, const std::byte*> TermBytes(const OwnedUnit& unit,
-                                                   const GradientSource& source,
-                                                   const GradientTerm& term,
-                                                   const WorkerBoxes& workers,
-                                                   const MissingRanks& missing);
+  struct Elements {
+    v1::DType dtype;
+    const std::byte* data;
+  };
+  Elements PartOf(const OwnedUnit& unit, const GradientSource& source, const GradientTerm& term,
+                  const WorkerBoxes& workers, const MissingRanks& missing);
 
   const v1::JobSpec* const job_;
   const std::vector<kernels::Optimizer> optimizers_;

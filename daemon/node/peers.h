@@ -55,7 +55,6 @@ class Peers {
   };
   Traffic TakeTraffic();
 
-  [[nodiscard]] uint32_t self() const { return self_; }
   [[nodiscard]] const std::string& name(uint32_t node) const { return mesh_.nodes[node]; }
 
  private:

@@ -27,6 +27,8 @@ constexpr milliseconds kShortestAttempt{1000};
 // The end of a killed predecessor may take the daemon a moment to notice.
 constexpr milliseconds kRankGrace{1000};
 constexpr milliseconds kCloseBudget{5000};
+// Who waits for a word looks after the connection this often.
+constexpr milliseconds kLook{20};
 
 // 128 random bits and the pid: no two processes share it, whatever the pid namespace.
 std::string ProcessIncarnation() {
@@ -41,6 +43,16 @@ bool IsBareTimeout(const absl::Status& status) {
 
 void CopyPiece(std::span<const std::byte> from, std::span<std::byte> to) {
   if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+v1::StepResponse FromArena(uint64_t step, const wire::StepAnswer& answer) {
+  v1::StepResponse response;
+  response.set_step(step);
+  response.set_grad_norm(answer.grad_norm);
+  response.set_clip(answer.clip);
+  response.set_newton_schulz_calls(answer.newton_schulz_calls);
+  response.set_service_seconds(answer.service_seconds);
+  return response;
 }
 
 // Gradients and parameters of the trainer's last submit, with their words, into a new arena.
@@ -150,15 +162,47 @@ absl::StatusOr<v1::BeginResponse> Attachment::Begin(bool must_resume, Deadline u
   }
 }
 
-void Attachment::StartStep(v1::StepRequest& request) {
+bool Attachment::Ring(v1::StepRequest& request) {
+  if (!begun_) return false;
   request.set_generation(generation_);
-  session()->StartStep(request, CallDeadline());
+  wire::HeaderAt(base()).answer_word.Store(0);
+  rang_until_ = CallDeadline();
+  return session()->Ring(request, rang_until_);
 }
 
-std::optional<absl::StatusOr<v1::StepResponse>> Attachment::FinishStep(Deadline until) {
-  auto response = session()->FinishStep(until);
-  if (response.has_value() && IsConnectionLost(response->status())) DropSession();
-  return response;
+std::optional<absl::StatusOr<v1::StepResponse>> Attachment::AwaitAnswer(uint64_t step,
+                                                                        Deadline until) {
+  wire::ArenaHeader& header = wire::HeaderAt(base());
+  const std::shared_ptr<Session> open = session();
+  while (true) {
+    const uint64_t word = header.answer_word.Load();
+    if (word == wire::MakeWord(step, wire::WordState::kReady)) return FromArena(step, header.answer);
+    if (word == wire::MakeWord(step, wire::WordState::kMissing)) {
+      return absl::UnavailableError("the daemon has more to say about the step");
+    }
+    const Deadline now = Clock::now();
+    if (!open->Alive()) {
+      DropSession();
+      return absl::UnavailableError("the daemon is gone");
+    }
+    if (now >= rang_until_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("daemon at ", endpoint_.address, " gave no answer to step ", step,
+                       " within ", endpoint_.call_timeout.count(), " ms"));
+    }
+    if (now >= until) return std::nullopt;
+    header.answer_word.Sleep(
+        word, std::min<std::chrono::nanoseconds>(std::min(until, rang_until_) - now, kLook));
+  }
+}
+
+bool Attachment::AwaitParameter(size_t tensor, uint64_t step, std::chrono::nanoseconds limit) {
+  wire::WaitableWord& word = wire::EntryAt(base(), tensor).param_word;
+  const uint64_t ready = wire::MakeWord(step, wire::WordState::kReady);
+  const uint64_t seen = word.Load();
+  if (seen == ready) return true;
+  word.Sleep(seen, std::min<std::chrono::nanoseconds>(limit, kLook));
+  return word.Load() == ready;
 }
 
 absl::StatusOr<v1::StepResponse> Attachment::Step(v1::StepRequest& request) {
@@ -166,8 +210,9 @@ absl::StatusOr<v1::StepResponse> Attachment::Step(v1::StepRequest& request) {
   while (true) {
     const bool recovering = !begun_;
     if (recovering) DMUON_RETURN_IF_ERROR(Resume(request.step(), until));
-    StartStep(request);
-    auto response = *FinishStep(Deadline::max());
+    request.set_generation(generation_);
+    auto response = session()->Step(request, CallDeadline());
+    if (IsConnectionLost(response.status())) DropSession();
     const bool lost = IsConnectionLost(response.status());
     if (!lost && !IsPeerLost(response.status())) return response;
     if (lost && !recovering) until = CallDeadline();
@@ -200,6 +245,11 @@ void Attachment::Cancel() {
   cancelled_ = true;
   if (session_ != nullptr) session_->Cancel();
   cancelled_changed_.NotifyAll();
+}
+
+std::byte* Attachment::base() {
+  wire::MutexLock lock(mu_);
+  return view_.base();
 }
 
 std::span<std::byte> Attachment::Piece(const wire::ArenaLayout::Piece& piece) {

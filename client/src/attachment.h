@@ -50,12 +50,12 @@ class Attachment {
   // Registers and maps the arena; whatever an earlier arena held is moved into it.
   absl::StatusOr<v1::RegisterResponse> Register();
   absl::StatusOr<v1::BeginResponse> Begin();
-  // A step in two halves, while all goes well: started on a session that has begun, finished by
-  // whoever wants the answer.
-  [[nodiscard]] bool CanStartStep() const { return begun_; }
-  void StartStep(v1::StepRequest& request);
-  // The answer; nullopt when `until` passes first. After IsConnectionLost or IsPeerLost, Step goes on.
-  std::optional<absl::StatusOr<v1::StepResponse>> FinishStep(Deadline until);
+  // A step the short way, while all goes well: rings, and the answer comes in the arena, to whoever wants
+  // it. False when it did not ring; then Step does it all.
+  bool Ring(v1::StepRequest& request);
+  // The answer to the step that rang; nullopt when `until` passes first. UNAVAILABLE: Step goes on.
+  // DEADLINE_EXCEEDED: the daemon is silent.
+  std::optional<absl::StatusOr<v1::StepResponse>> AwaitAnswer(uint64_t step, Deadline until);
   // Runs a step to its answer, through lost connections and lost peers. DATA_LOSS/STATE_LOST when the daemon came
   // back without the state of the step or of the one before.
   absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request);
@@ -69,6 +69,9 @@ class Attachment {
   // has an address too.
   std::span<std::byte> grad(size_t tensor);
   std::span<std::byte> param(size_t tensor);
+  // Whether the parameter of `step` is there; if not, sleeps until it may be, or for `limit`, and looks
+  // again.
+  bool AwaitParameter(size_t tensor, uint64_t step, std::chrono::nanoseconds limit);
   // Stores the words of these tensors' gradients (release).
   void Mark(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state);
 
@@ -85,6 +88,7 @@ class Attachment {
   v1::OpenRequest NextOpen();
   Deadline CallDeadline() const { return Clock::now() + endpoint_.call_timeout; }
   std::span<std::byte> Piece(const wire::ArenaLayout::Piece& piece);
+  std::byte* base();
 
   const Endpoint endpoint_;
   const std::string process_;  // first part of every incarnation
@@ -95,6 +99,7 @@ class Attachment {
   uint64_t generation_ = 0;
   bool attached_ = false;  // the session has registered
   bool begun_ = false;     // and begun
+  Deadline rang_until_;    // when the step that rang must be answered
   uint64_t opened_ = 0;    // sessions asked for
   std::chrono::milliseconds pause_{};
   std::minstd_rand jitter_;

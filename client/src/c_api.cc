@@ -231,6 +231,16 @@ dmuon_status_t dmuon_wait(dmuon_client* client, uint64_t step, int32_t timeout_m
   });
 }
 
+dmuon_status_t dmuon_wait_params(dmuon_client* client, const uint32_t* tensors, size_t count,
+                                 uint64_t step, int32_t timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    if (count > 0) DMUON_RETURN_IF_ERROR(impl::NotNull(tensors, "tensors"));
+    return client->impl->WaitParameters(std::span(tensors, count), step,
+                                        impl::ToTimeout(timeout_ms));
+  });
+}
+
 void dmuon_close(dmuon_client* client) {
   if (client == nullptr) return;
   Guarded([&]() -> absl::Status {

@@ -23,6 +23,10 @@ absl::Status NotReady(absl::string_view message) {
   return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY, message);
 }
 
+Deadline DeadlineOf(Timeout timeout) {
+  return timeout.has_value() ? Clock::now() + *timeout : Deadline::max();
+}
+
 absl::Status CheckStep(uint64_t step) {
   if (step >= 1 && step <= kMaxStep) return absl::OkStatus();
   return wire::InvalidField(absl::StrCat("step ", step, " is not in 1..", kMaxStep));
@@ -192,13 +196,45 @@ absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   return absl::OkStatus();
 }
 
+// The step is in flight when this is OK: a wanted one is started again.
+absl::Status Client::Resume(uint64_t step) {
+  if (operation_ == Operation::kNone && wanted_step_ != 0 && wanted_step_ == step) PostStep();
+  if (operation_ == Operation::kStep && step_ == step) return absl::OkStatus();
+  return NotReady(absl::StrCat("step ", step, " was not started"));
+}
+
+absl::Status Client::WaitParameters(std::span<const uint32_t> tensors, uint64_t step,
+                                    Timeout timeout) {
+  for (const uint32_t tensor : tensors) DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
+  const Deadline deadline = DeadlineOf(timeout);
+  DMUON_ASSIGN_OR_RETURN(bool over, Probe(step));
+  for (auto tensor = tensors.begin(); !over && tensor != tensors.end();) {
+    if (attachment_.AwaitParameter(*tensor, step, deadline - Clock::now())) {
+      ++tensor;
+      continue;
+    }
+    DMUON_ASSIGN_OR_RETURN(over, Probe(step));
+    if (!over && Clock::now() >= deadline) return TooLate("dmuon_wait_params", *timeout);
+  }
+  return absl::OkStatus();
+}
+
+// True when the step is over and all its parameters are there.
+absl::StatusOr<bool> Client::Probe(uint64_t step) {
+  {
+    wire::MutexLock lock(mu_);
+    if (step != 0 && step == answered_step_) return true;
+    DMUON_RETURN_IF_ERROR(Resume(step));
+    if (in_flight_ && !landing_) Land(Clock::now());
+    if (!done_ || outcome_.ok()) return done_;
+  }
+  return Wait(step, std::chrono::milliseconds(0)).status();
+}
+
 absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
   wire::MutexLock lock(mu_);
   if (step != 0 && step == answered_step_) return step_response_;
-  if (operation_ == Operation::kNone && wanted_step_ != 0 && wanted_step_ == step) PostStep();
-  if (operation_ != Operation::kStep || step_ != step) {
-    return NotReady(absl::StrCat("step ", step, " was not started"));
-  }
+  DMUON_RETURN_IF_ERROR(Resume(step));
   const absl::Status status = Await("dmuon_wait", timeout);
   if (status.ok()) {
     wanted_step_ = 0;
@@ -222,18 +258,18 @@ void Client::Post(Operation operation) {
 }
 
 void Client::PostStep() {
-  if (!attachment_.CanStartStep()) return Post(Operation::kStep);
+  if (!attachment_.Ring(step_request_)) return Post(Operation::kStep);
   operation_ = Operation::kStep;
   done_ = false;
   in_flight_ = true;
-  attachment_.StartStep(step_request_);
 }
 
 // Reads the answer to the step in flight. When something is lost, the client thread takes over.
 void Client::Land(Deadline until) {
   landing_ = true;
+  const uint64_t step = step_;
   mu_.Unlock();
-  std::optional<absl::StatusOr<v1::StepResponse>> response = attachment_.FinishStep(until);
+  std::optional<absl::StatusOr<v1::StepResponse>> response = attachment_.AwaitAnswer(step, until);
   mu_.Lock();
   landing_ = false;
   if (response.has_value()) {
@@ -260,8 +296,14 @@ absl::Status Client::RequireIdle(absl::string_view verb) {
   return absl::InternalError("unknown operation");
 }
 
+absl::Status Client::TooLate(absl::string_view verb, std::chrono::milliseconds timeout) const {
+  return absl::DeadlineExceededError(
+      absl::StrCat(verb, " of rank ", endpoint_.rank, " of job ", endpoint_.job_id,
+                   ": no answer within ", timeout.count(), " ms; it goes on, call again"));
+}
+
 absl::Status Client::Await(absl::string_view verb, Timeout timeout) {
-  const Deadline deadline = timeout.has_value() ? Clock::now() + *timeout : Deadline::max();
+  const Deadline deadline = DeadlineOf(timeout);
   while (!done_) {
     if (in_flight_ && !landing_) {
       Land(deadline);
@@ -270,11 +312,7 @@ absl::Status Client::Await(absl::string_view verb, Timeout timeout) {
     } else {
       changed_.Wait(mu_);
     }
-    if (!done_ && Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(verb, " of rank ", endpoint_.rank, " of job ", endpoint_.job_id,
-                       ": no answer within ", timeout->count(), " ms; it goes on, call again"));
-    }
+    if (!done_ && Clock::now() >= deadline) return TooLate(verb, *timeout);
   }
   operation_ = Operation::kNone;
   done_ = false;

@@ -53,6 +53,9 @@ class Client {
 
   // Starts a step and returns.
   absl::Status Step(uint64_t step, std::vector<v1::Hyper> hypers);
+  // Until the parameters of these tensors carry the step that is in flight, or was answered last; others
+  // may still be on their way. Errors are those of Wait.
+  absl::Status WaitParameters(std::span<const uint32_t> tensors, uint64_t step, Timeout timeout);
   // Its answer. After DEADLINE_EXCEEDED the step is still wanted and Wait goes on with it; after
   // any other error it is over, and may be started again. Answers again for the step answered last.
   absl::StatusOr<v1::StepResponse> Wait(uint64_t step, Timeout timeout);
@@ -68,6 +71,9 @@ class Client {
   absl::Status CheckTensor(uint32_t tensor);
   void Post(Operation operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PostStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Resume(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<bool> Probe(uint64_t step);
+  absl::Status TooLate(absl::string_view verb, std::chrono::milliseconds timeout) const;
   void Land(Deadline until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RequireIdle(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Await(absl::string_view verb, Timeout timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -89,8 +95,8 @@ class Client {
   Operation operation_ ABSL_GUARDED_BY(mu_) = Operation::kNone;
   bool done_ ABSL_GUARDED_BY(mu_) = false;  // it has ended; nobody has picked it up
   absl::Status outcome_ ABSL_GUARDED_BY(mu_);
-  // A step needs no help of the client thread while all goes well: its caller sends it, and the one
-  // who waits reads the answer, without a hand-over between threads on either way.
+  // A step needs no help of the client thread while all goes well: its caller rings, and
+  // the one who waits reads the answer, without a hand-over between threads on either way.
   bool in_flight_ ABSL_GUARDED_BY(mu_) = false;
   bool landing_ ABSL_GUARDED_BY(mu_) = false;  // somebody reads
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -4,6 +4,7 @@
 #include "client/src/session.h"
 
 #include <grpcpp/grpcpp.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <optional>
@@ -50,14 +51,6 @@ class RpcSession : public Session {
  public:
   explicit RpcSession(std::string address)
       : address_(std::move(address)), stub_(v1::NodeService::NewStub(Dial(address_))) {}
-  ~RpcSession() override {
-    if (step_ != nullptr) step_->context.TryCancel();
-    queue_.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {
-    }
-  }
 
   absl::Status Connect(const v1::OpenRequest& request, const std::string& channel_path,
                        Deadline deadline) {
@@ -81,34 +74,26 @@ class RpcSession : public Session {
     return Invoke("Begin", &Stub::Begin, request, deadline);
   }
 
-  void StartStep(v1::StepRequest& request, Deadline deadline) override {
+  absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request, Deadline deadline) override {
     request.set_session_id(id_);
-    auto step = std::make_unique<StepCall>();
-    step->budget = Remaining(deadline);
-    step->context.set_deadline(std::chrono::system_clock::now() + step->budget);
-    step->reader = stub_->AsyncStep(&step->context, request, &queue_);
-    step->reader->Finish(&step->response, &step->status, step.get());
-    wire::MutexLock lock(mu_);
-    step_ = std::move(step);
-    if (cancelled_) step_->context.TryCancel();
+    return Invoke("Step", &Stub::Step, request, deadline);
   }
 
-  std::optional<absl::StatusOr<v1::StepResponse>> FinishStep(Deadline until) override {
-    void* tag = nullptr;
-    bool ok = false;
-    using WallClock = std::chrono::system_clock;
-    const WallClock::time_point wake = until == Deadline::max()
-                                           ? WallClock::time_point::max()
-                                           : WallClock::now() + (until - Clock::now());
-    if (queue_.AsyncNext(&tag, &ok, wake) == grpc::CompletionQueue::TIMEOUT) return std::nullopt;
-    std::unique_ptr<StepCall> step;
-    {
-      wire::MutexLock lock(mu_);
-      step = std::move(step_);
-    }
-    const absl::Status status = wire::FromGrpc(step->status);
-    if (!status.ok()) return Describe(status, "Step", step->budget);
-    return std::move(step->response);
+  bool Ring(v1::StepRequest& request, Deadline deadline) override {
+    request.set_session_id(id_);
+    wire::ChannelFrame frame;
+    frame.type = wire::FrameType::kStep;
+    frame.session_id = id_;
+    frame.generation = request.generation();
+    frame.bytes = static_cast<uint64_t>(Remaining(deadline).count());
+    const std::string payload = request.SerializeAsString();
+    return payload.size() <= wire::kMaxFramePayload &&
+           wire::SendFrame(channel_->get(), frame, -1, payload).ok();
+  }
+
+  bool Alive() override {
+    pollfd channel{channel_->get(), 0, 0};
+    return ::poll(&channel, 1, 0) == 0;
   }
 
   absl::Status Close(Deadline deadline) override {
@@ -140,18 +125,9 @@ class RpcSession : public Session {
     wire::MutexLock lock(mu_);
     cancelled_ = true;
     if (active_ != nullptr) active_->TryCancel();
-    if (step_ != nullptr) step_->context.TryCancel();
   }
 
  private:
-  struct StepCall {
-    grpc::ClientContext context;
-    std::chrono::milliseconds budget{};
-    v1::StepResponse response;
-    grpc::Status status;
-    std::unique_ptr<grpc::ClientAsyncResponseReader<v1::StepResponse>> reader;
-  };
-
   template <typename Request, typename Response>
   absl::StatusOr<Response> Invoke(absl::string_view name, Method<Request, Response> method,
                                   const Request& request, Deadline deadline) {
@@ -212,11 +188,9 @@ class RpcSession : public Session {
   const std::unique_ptr<Stub> stub_;
   uint64_t id_ = 0;
   std::unique_ptr<ChannelSocket> channel_;
-  grpc::CompletionQueue queue_;  // of steps; whoever waits for the answer polls it
 
   wire::Mutex mu_;  // leaf lock
   grpc::ClientContext* active_ ABSL_GUARDED_BY(mu_) = nullptr;
-  std::unique_ptr<StepCall> step_ ABSL_GUARDED_BY(mu_);  // in flight
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
 };
 

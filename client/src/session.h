@@ -44,16 +44,18 @@ class Session {
   virtual absl::StatusOr<v1::RegisterResponse> Register(v1::RegisterRequest& request,
                                                         Deadline deadline) = 0;
   virtual absl::StatusOr<v1::BeginResponse> Begin(v1::BeginRequest request, Deadline deadline) = 0;
-  // Step in two halves, so that the thread that wants the answer is the one that reads it. One step
-  // at a time; it is sent before StartStep returns.
-  virtual void StartStep(v1::StepRequest& request, Deadline deadline) = 0;
-  // The answer to the step that was started last; nullopt when `until` passes first.
-  virtual std::optional<absl::StatusOr<v1::StepResponse>> FinishStep(Deadline until) = 0;
+  virtual absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request, Deadline deadline) = 0;
   virtual absl::Status Close(Deadline deadline) = 0;
 
   // The arena that follows an answered Register, checked against the layout.
   virtual absl::StatusOr<wire::Arena> ReceiveArena(const wire::ArenaLayout& layout,
                                                    uint64_t generation, Deadline deadline) = 0;
+
+  // Starts a step by ringing on the arena channel; the answer comes in the arena. False when that cannot
+  // be done, and Step must do.
+  virtual bool Ring(v1::StepRequest& request, Deadline deadline) = 0;
+  // False once the daemon has closed the arena channel, or died.
+  virtual bool Alive() = 0;
 
   // Ends the calls in progress, and every later one but Close, with CANCELLED.
   virtual void Cancel() = 0;

@@ -92,10 +92,9 @@ void ChannelServer::Loop() {
         continue;
       }
       // Socket and pidfd of a channel share its key; a channel dropped by one event is gone for the
-      // next. After the hello nothing more is expected, so any event is the end.
+      // next. Nothing to read is the pidfd's event.
       const auto it = channels_.find(key);
-      if (it == channels_.end()) continue;
-      if (it->second.session_id != 0 || !Read(key, it->second)) Drop(key);
+      if (it != channels_.end() && !Read(key, it->second)) Drop(key);
     }
     DropSilent();
   }
@@ -120,24 +119,29 @@ void ChannelServer::Accept() {
 }
 
 bool ChannelServer::Read(uint64_t key, Channel& channel) {
-  absl::StatusOr<wire::ReceivedFrame> received =
+  const absl::StatusOr<wire::ReceivedFrame> received =
       wire::ReceiveFrame(channel.socket.get(), absl::ZeroDuration());
-  if (!received.ok() || received->frame.type != wire::FrameType::kHello ||
-      received->fd.valid()) {
-    return false;
+  if (!received.ok()) return false;  // the end, or the death of the process
+  absl::Status status = wire::InvalidField("an unexpected frame");
+  if (channel.session_id == 0 && received->frame.type == wire::FrameType::kHello) {
+    status = Greet(key, channel, *received);
+  } else if (channel.session_id != 0 && received->frame.type == wire::FrameType::kStep) {
+    status = owner_->Ring(channel.session_id, *received);
   }
-  const absl::Status status =
-      owner_->Hello(received->frame, channel.socket.get(), channel.pidfd.get());
-  if (!status.ok()) {
-    LogWarning("arena channel refused: ", status.message());
-    return false;
-  }
-  channel.session_id = received->frame.session_id;
+  if (!status.ok()) LogWarning("arena channel refused: ", status.message());
+  return status.ok();
+}
+
+absl::Status ChannelServer::Greet(uint64_t key, Channel& channel,
+                                  const wire::ReceivedFrame& hello) {
+  if (hello.fd.valid()) return wire::InvalidField("a hello with a descriptor");
+  DMUON_RETURN_IF_ERROR(owner_->Hello(hello.frame, channel.socket.get(), channel.pidfd.get()));
+  channel.session_id = hello.frame.session_id;
   if (channel.pidfd.valid()) Watch(channel.pidfd.get(), key);
   wire::ChannelFrame welcome;
   welcome.type = wire::FrameType::kWelcome;
   welcome.session_id = channel.session_id;
-  return wire::SendFrame(channel.socket.get(), welcome).ok();
+  return wire::SendFrame(channel.socket.get(), welcome);
 }
 
 void ChannelServer::Drop(uint64_t key) {

@@ -28,6 +28,8 @@ class ChannelOwner {
   // A peer of an allowed user has said hello. OK: the channel belongs to the session from now on, and
   // `channel` and `pidfd` (-1 when the kernel has none) stay open until ChannelGone has returned.
   virtual absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) = 0;
+  // The worker of the session has sent a kStep. An error ends the channel.
+  virtual absl::Status Ring(uint64_t session_id, const wire::ReceivedFrame& step) = 0;
   virtual void ChannelGone(uint64_t session_id) = 0;
 };
 
@@ -55,6 +57,7 @@ class ChannelServer {
   void Accept();
   // Reads what has come; false when the channel is over.
   bool Read(uint64_t key, Channel& channel);
+  absl::Status Greet(uint64_t key, Channel& channel, const wire::ReceivedFrame& hello);
   void Drop(uint64_t key);
   void DropSilent();
   bool Watch(int fd, uint64_t key);

@@ -263,6 +263,23 @@ std::vector<v1::NodeJobStatus> Engine::JobStatuses() const {
   return statuses;
 }
 
+absl::Time AnswerBy(absl::Duration budget) {
+  constexpr absl::Duration kMargin = absl::Milliseconds(250);
+  return MonotonicNow() + std::max(budget / 2, budget - kMargin);
+}
+
+absl::Status Engine::Ring(uint64_t session_id, const wire::ReceivedFrame& step) {
+  v1::StepRequest request;
+  if (!request.ParseFromString(step.payload) || request.session_id() != session_id) {
+    return wire::InvalidField(absl::StrCat("session ", session_id, " rings with no request of its own"));
+  }
+  const absl::StatusOr<std::shared_ptr<Job>> job = JobOf(session_id);
+  if (!job.ok()) return job.status();
+  const auto budget = absl::Milliseconds(std::min<uint64_t>(step.frame.bytes, INT32_MAX));
+  (*job)->Ring(session_id, AnswerBy(budget), std::move(request));
+  return absl::OkStatus();
+}
+
 absl::Status Engine::Hello(const wire::ChannelFrame& frame, int channel, int pidfd) {
   wire::MutexLock lock(mu_);
   const auto it = sessions_.find(frame.session_id);

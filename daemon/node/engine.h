@@ -45,6 +45,10 @@ struct EngineOptions {
   [[nodiscard]] absl::Status Validate() const;
 };
 
+// When to answer who waits for `budget`: a little before that, so that an error that names the culprit
+// arrives instead of a bare "deadline exceeded".
+absl::Time AnswerBy(absl::Duration budget);
+
 class Engine : public ChannelOwner {
  public:
   // All pointers outlive the engine. `options` are valid. `connect_peers` makes the connections of
@@ -71,6 +75,7 @@ class Engine : public ChannelOwner {
 
   // ChannelOwner.
   absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) override;
+  absl::Status Ring(uint64_t session_id, const wire::ReceivedFrame& step) override;
   void ChannelGone(uint64_t session_id) override;
 
   [[nodiscard]] const EngineOptions& options() const { return options_; }

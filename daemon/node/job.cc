@@ -184,28 +184,56 @@ void Job::Begin(absl::Time deadline, const v1::BeginRequest& request,
 void Job::Step(SessionId session, absl::Time deadline, v1::StepRequest request,
                Reply<v1::StepResponse> reply) {
   Post([this, session, deadline, request = std::move(request), reply = std::move(reply)]() mutable {
-    const uint64_t step = request.step();
-    if (core_.steps_arrived() == 0) first_arrival_ = MonotonicNow();
-    const bool replayed = step == core_.last_step();
-    const Ticket ticket = Await([this, step, replayed, reply](const absl::Status& status) {
-      if (!status.ok()) return reply(status);
-      reply(SteppedResponse(step, replayed));
-    });
-    const std::string hypers = Serialized(request);
-    std::vector<const v1::Hyper*> parsed;
-    for (const v1::Hyper& hyper : request.hypers()) parsed.push_back(&hyper);
-    if (absl::Status status = wire::ValidateHypers(spec_, parsed);
-        !status.ok() && core_.generation() != 0) {
-      CarryOut({action::ReplyTo{ticket, status}});
-      return;
+    const auto referral = referrals_.extract(session);
+    if (!referral.empty() && referral.mapped().step == request.step()) {
+      return reply(std::move(referral.mapped().result));
     }
-    const uint64_t generation = request.generation();
-    step_request_ = std::move(request);
-    CarryOut(core_.Step(MonotonicNow(), session, ticket, deadline, generation, step, hypers));
-    if (replayed) {
-      environment_.metrics->Increment(MetricId::kSteps, {job_id_, "replayed"});
-    }
+    ArriveAtStep(session, deadline, std::move(request), std::move(reply));
   });
+}
+
+void Job::Ring(SessionId session, absl::Time deadline, v1::StepRequest request) {
+  Post([this, session, deadline, request = std::move(request)]() mutable {
+    referrals_.erase(session);
+    const uint64_t step = request.step();
+    ArriveAtStep(session, deadline, std::move(request),
+                 [this, session, step](absl::StatusOr<v1::StepResponse> result) {
+                   Refer(session, step, std::move(result));
+                 });
+  });
+}
+
+// Applied: the arena has the answer. Cancelled: nobody wants it.
+void Job::Refer(SessionId session, uint64_t step, absl::StatusOr<v1::StepResponse> result) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end() || workers_ == nullptr || absl::IsCancelled(result.status())) return;
+  if (result.ok() && !result->skipped() && !result->replayed()) return;
+  referrals_.insert_or_assign(session, Referral{step, std::move(result)});
+  workers_->Refer(it->second->rank(), step);
+}
+
+void Job::ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest request,
+                       Reply<v1::StepResponse> reply) {
+  const uint64_t step = request.step();
+  if (core_.steps_arrived() == 0) first_arrival_ = MonotonicNow();
+  const bool replayed = step == core_.last_step();
+  const Ticket ticket =
+      Await([this, step, replayed, reply = std::move(reply)](const absl::Status& status) {
+        if (!status.ok()) return reply(status);
+        reply(SteppedResponse(step, replayed));
+      });
+  const std::string hypers = Serialized(request);
+  std::vector<const v1::Hyper*> parsed;
+  for (const v1::Hyper& hyper : request.hypers()) parsed.push_back(&hyper);
+  if (absl::Status status = wire::ValidateHypers(spec_, parsed);
+      !status.ok() && core_.generation() != 0) {
+    CarryOut({action::ReplyTo{ticket, status}});
+    return;
+  }
+  const uint64_t generation = request.generation();
+  step_request_ = std::move(request);
+  CarryOut(core_.Step(MonotonicNow(), session, ticket, deadline, generation, step, hypers));
+  if (replayed) environment_.metrics->Increment(MetricId::kSteps, {job_id_, "replayed"});
 }
 
 void Job::Close(SessionId session, Reply<v1::CloseResponse> reply) {
@@ -416,6 +444,8 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
     last_report_ = report;
     last_seconds_ = seconds;
     newton_schulz_calls_ += report.newton_schulz_calls;
+    // Before the answers to the RPCs, which take far longer.
+    if (!report.verdict.skip) workers_->Answer(step, Answer());
   }
   CarryOut(core_.StepDone(MonotonicNow(), status));
 }
@@ -438,6 +468,7 @@ void Job::DropSession(SessionId session) {
   it->second->arena = wire::Arena();
   it->second->arena_share = MemoryBudget::Share();
   unsent_.erase(session);
+  referrals_.erase(session);
   sessions_.erase(it);
   environment_.on_session_dropped(session);
 }

@@ -72,6 +72,8 @@ class Job {
              Reply<v1::BeginResponse> reply);
   void Step(SessionId session, absl::Time deadline, v1::StepRequest request,
             Reply<v1::StepResponse> reply);
+  // As Step, answered in the session's arena. What the arena cannot say is kept for the next Step.
+  void Ring(SessionId session, absl::Time deadline, v1::StepRequest request);
   void Close(SessionId session, Reply<v1::CloseResponse> reply);
   // The worker's channel has ended, or its process.
   void Gone(SessionId session);
@@ -89,6 +91,11 @@ class Job {
   struct Registration {
     v1::RegisterRequest request;
     std::vector<wire::ShardBoxes> boxes;
+  };
+  // The answer to a step that rang, for the RPC that asks for it.
+  struct Referral {
+    uint64_t step = 0;
+    absl::StatusOr<v1::StepResponse> result;
   };
   // What the coordinator plans with.
   struct AcceptedShards {
@@ -108,6 +115,9 @@ class Job {
   void SendRegistration(SessionId session);
   void ResendRegistrations();
   absl::Status GiveArena(SessionId session);
+  void ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest request,
+                    Reply<v1::StepResponse> reply);
+  void Refer(SessionId session, uint64_t step, absl::StatusOr<v1::StepResponse> result);
   void RunStep(uint64_t step, absl::Time deadline);
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
@@ -120,6 +130,7 @@ class Job {
   void CountTraffic();
   v1::RegisterResponse RegisteredResponse(SessionId session) const;
   v1::StepResponse SteppedResponse(uint64_t step, bool replayed) const;
+  [[nodiscard]] wire::StepAnswer Answer() const;
 
   const std::string job_id_;
   const uint32_t world_size_;
@@ -142,6 +153,7 @@ class Job {
   std::unique_ptr<StepPipeline> pipeline_;
   MemoryBudget::Share state_share_;
   v1::StepRequest step_request_;  // of the step in flight
+  std::map<SessionId, Referral> referrals_;
   StepReport last_report_;        // of the last applied or skipped step
   double last_seconds_ = 0.0;
   absl::Time first_arrival_;

@@ -58,6 +58,11 @@ v1::StepResponse Job::SteppedResponse(uint64_t step, bool replayed) const {
   return response;
 }
 
+wire::StepAnswer Job::Answer() const {
+  const Verdict& verdict = last_report_.verdict;
+  return {verdict.grad_norm, verdict.clip, newton_schulz_calls_, last_seconds_};
+}
+
 void Job::CountStep(const absl::Status& status, const StepReport& report, double seconds) {
   Metrics& metrics = *environment_.metrics;
   const bool skipped = status.ok() && report.verdict.skip;

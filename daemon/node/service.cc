@@ -23,14 +23,8 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-// Answers leave this much before the caller's deadline, so that an error that names the culprit
-// arrives instead of a bare "deadline exceeded".
-constexpr absl::Duration kAnswerMargin = absl::Milliseconds(250);
-
 absl::Time AnswerBy(const CallbackServerContext& context) {
-  const auto left = context.deadline() - std::chrono::system_clock::now();
-  const absl::Duration budget = absl::FromChrono(left);
-  return MonotonicNow() + std::max(budget / 2, budget - kAnswerMargin);
+  return node::AnswerBy(absl::FromChrono(context.deadline() - std::chrono::system_clock::now()));
 }
 
 // The way back of one call. If it dies unused (its job went away), the caller is told to retry.

@@ -17,14 +17,40 @@ MissingRanks WorkerBoxes::MissingIn(size_t tensor, uint64_t step) const {
   return missing;
 }
 
+void WorkerBoxes::MarkTensor(size_t tensor, uint64_t step) const {
+  const uint64_t word = wire::MakeWord(step, wire::WordState::kReady);
+  for (const uint32_t rank : ranks_) {
+    if (arenas_[rank] != nullptr) arenas_[rank]->entry(tensor).param_word.Store(word);
+  }
+}
+
 void WorkerBoxes::MarkDelivered(uint64_t step, int64_t rank) const {
   const uint64_t word = wire::MakeWord(step, wire::WordState::kReady);
   for (const uint32_t r : ranks_) {
     if ((rank >= 0 && r != rank) || arenas_[r] == nullptr) continue;
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
-      arenas_[r]->entry(tensor).param_word.store(word, std::memory_order_release);
+      arenas_[r]->entry(tensor).param_word.Store(word);
     }
   }
+}
+
+bool WorkerBoxes::IsDelivered(uint32_t rank, size_t tensor, uint64_t step) const {
+  return arenas_[rank]->entry(tensor).param_word.Load() ==
+         wire::MakeWord(step, wire::WordState::kReady);
+}
+
+void WorkerBoxes::Answer(uint64_t step, const wire::StepAnswer& answer) const {
+  for (const uint32_t rank : ranks_) {
+    if (arenas_[rank] == nullptr) continue;
+    wire::ArenaHeader& header = arenas_[rank]->header();
+    header.answer = answer;
+    header.answer_word.Store(wire::MakeWord(step, wire::WordState::kReady));
+  }
+}
+
+void WorkerBoxes::Refer(uint32_t rank, uint64_t step) const {
+  if (arenas_[rank] == nullptr) return;
+  arenas_[rank]->header().answer_word.Store(wire::MakeWord(step, wire::WordState::kMissing));
 }
 
 }  // namespace dmuon::node

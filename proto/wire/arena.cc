@@ -48,20 +48,14 @@ std::byte* MapShared(int fd, uint64_t bytes) {
   return static_cast<std::byte*>(base);
 }
 
-ArenaEntry* EntryAt(std::byte* base, size_t tensor) {
-  return std::launder(
-      reinterpret_cast<ArenaEntry*>(base + sizeof(ArenaHeader) + tensor * sizeof(ArenaEntry)));
-}
-
 void WriteTable(std::byte* base, const ArenaLayout& layout, uint64_t generation) {
-  ArenaHeader header{};
+  ArenaHeader& header = *new (base) ArenaHeader{};
   header.magic = kArenaMagic;
   header.version = kArenaVersion;
   header.entry_bytes = sizeof(ArenaEntry);
   header.tensor_count = layout.grads.size();
   header.total_bytes = layout.total_bytes;
   header.generation = generation;
-  std::memcpy(base, &header, sizeof(header));
   for (size_t i = 0; i < layout.grads.size(); ++i) {
     auto* entry = new (base + sizeof(ArenaHeader) + i * sizeof(ArenaEntry)) ArenaEntry{};
     entry->grad_offset = layout.grads[i].offset;
@@ -73,8 +67,7 @@ void WriteTable(std::byte* base, const ArenaLayout& layout, uint64_t generation)
 
 // A peer of another build could lay out differently; then every byte would be wrong.
 absl::Status CheckTable(std::byte* base, const ArenaLayout& layout, uint64_t generation) {
-  ArenaHeader header{};
-  std::memcpy(&header, base, sizeof(header));
+  const ArenaHeader& header = HeaderAt(base);
   if (header.magic != kArenaMagic || header.version != kArenaVersion ||
       header.entry_bytes != sizeof(ArenaEntry)) {
     return Refused(absl::StrCat("header of version ", header.version, " with entries of ",
@@ -89,7 +82,7 @@ absl::Status CheckTable(std::byte* base, const ArenaLayout& layout, uint64_t gen
                                 ", ", generation));
   }
   for (size_t i = 0; i < layout.grads.size(); ++i) {
-    const ArenaEntry& entry = *EntryAt(base, i);
+    const ArenaEntry& entry = EntryAt(base, i);
     if (entry.grad_offset != layout.grads[i].offset ||
         entry.grad_bytes != layout.grads[i].bytes ||
         entry.param_offset != layout.params[i].offset ||
@@ -101,6 +94,15 @@ absl::Status CheckTable(std::byte* base, const ArenaLayout& layout, uint64_t gen
 }
 
 }  // namespace
+
+ArenaHeader& HeaderAt(std::byte* base) {
+  return *std::launder(reinterpret_cast<ArenaHeader*>(base));
+}
+
+ArenaEntry& EntryAt(std::byte* base, size_t tensor) {
+  return *std::launder(
+      reinterpret_cast<ArenaEntry*>(base + sizeof(ArenaHeader) + tensor * sizeof(ArenaEntry)));
+}
 
 absl::StatusOr<ArenaLayout> LayOut(const v1::JobSpec& job, std::span<const ShardBoxes> shards,
                                    uint64_t max_bytes) {
@@ -189,7 +191,5 @@ std::span<std::byte> Arena::grad(size_t tensor) const {
 std::span<std::byte> Arena::param(size_t tensor) const {
   return {base_ + layout_.params[tensor].offset, layout_.params[tensor].bytes};
 }
-
-ArenaEntry& Arena::entry(size_t tensor) const { return *EntryAt(base_, tensor); }
 
 }  // namespace dmuon::wire

@@ -6,15 +6,18 @@
 // parameters lie in it, and one word a tensor and direction says which step they belong to.
 //
 //   arena  := header entry[tensor_count] pad payload
-//   header := magic:u64 version:u32 entry_bytes:u32 tensor_count:u64 total_bytes:u64 generation:u64 pad
-//   entry  := grad_word:u64 param_word:u64 grad_offset:u64 grad_bytes:u64 param_offset:u64 param_bytes:u64 pad
-//   word   := step << 2 | state
+//   header := magic:u64 version:u32 entry_bytes:u32 tensor_count:u64 total_bytes:u64 generation:u64
+//             answer_word answer pad
+//   entry  := grad_word:u64 param_word grad_offset:u64 grad_bytes:u64 param_offset:u64 param_bytes:u64 pad
+//   words: step_word.h
 //
 // All numbers in native byte order; header 128 bytes, entry 64 bytes, every payload piece aligned to
 // 64. A tensor's pieces are the worker's grad_box and param_box, row-major, in their dtypes.
 //
 // The worker fills a gradient, then stores its word (release); the daemon loads the word (acquire)
-// before it reads. The daemon fills a parameter, then stores its word; the worker loads it first.
+// before it reads. The daemon fills a parameter, then stores its word; the worker loads it first. So
+// parameters arrive one by one; when all have, and the step is done on every node, the answer is
+// filled in and its word stored. "Missing" there means that the answer to the RPC says more.
 // The daemon trusts nothing in the arena but the bytes of gradients: offsets and sizes it takes from
 // its own ArenaLayout, and a word only ever tells it "ready for step k" or "missing in step k".
 #pragma once
@@ -28,21 +31,22 @@
 #include "absl/status/statusor.h"
 #include "dmuon/v1/tensor.pb.h"
 #include "wire/scoped_fd.h"
+#include "wire/step_word.h"
 #include "wire/validate.h"
 
 namespace dmuon::wire {
 
 inline constexpr uint64_t kArenaMagic = 0x314E4F554D44ULL;  // "DMUON1"
-inline constexpr uint32_t kArenaVersion = 1;
+inline constexpr uint32_t kArenaVersion = 2;
 inline constexpr size_t kArenaAlignment = 64;
 
-enum class WordState : uint64_t { kNone = 0, kReady = 1, kMissing = 2 };
-
-constexpr uint64_t MakeWord(uint64_t step, WordState state) {
-  return step << 2 | static_cast<uint64_t>(state);
-}
-constexpr uint64_t WordStep(uint64_t word) { return word >> 2; }
-constexpr WordState StateOf(uint64_t word) { return static_cast<WordState>(word & 3); }
+// What became of an applied step; the fields of v1.StepResponse of the same names.
+struct StepAnswer {
+  double grad_norm = 0.0;
+  double clip = 1.0;
+  uint64_t newton_schulz_calls = 0;
+  double service_seconds = 0.0;
+};
 
 struct ArenaHeader {
   uint64_t magic;
@@ -51,20 +55,26 @@ struct ArenaHeader {
   uint64_t tensor_count;
   uint64_t total_bytes;
   uint64_t generation;
-  uint8_t pad[88];
+  WaitableWord answer_word;  // the daemon's; the worker clears it before it starts a step
+  StepAnswer answer;
+  uint8_t pad[40];
 };
 static_assert(sizeof(ArenaHeader) == 128);
 
 struct ArenaEntry {
   std::atomic<uint64_t> grad_word;
-  std::atomic<uint64_t> param_word;
+  WaitableWord param_word;
   uint64_t grad_offset;  // from the start of the arena
   uint64_t grad_bytes;
   uint64_t param_offset;
   uint64_t param_bytes;
-  uint8_t pad[16];
+  uint8_t pad[8];
 };
-static_assert(sizeof(ArenaEntry) == 64 && std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(ArenaEntry) == 64);
+
+// The header and the table of an arena that is mapped at `base`.
+ArenaHeader& HeaderAt(std::byte* base);
+ArenaEntry& EntryAt(std::byte* base, size_t tensor);
 
 // Where everything lies; computed by each side from the registration alone.
 struct ArenaLayout {
@@ -102,7 +112,8 @@ class Arena {
 
   std::span<std::byte> grad(size_t tensor) const;
   std::span<std::byte> param(size_t tensor) const;
-  ArenaEntry& entry(size_t tensor) const;
+  ArenaHeader& header() const { return HeaderAt(base_); }
+  ArenaEntry& entry(size_t tensor) const { return EntryAt(base_, tensor); }
 
  private:
   Arena(ScopedFd fd, std::byte* base, ArenaLayout layout)

@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -98,12 +99,14 @@ absl::StatusOr<ScopedFd> ConnectChannel(const std::string& path) {
   return fd;
 }
 
-absl::Status SendFrame(int socket, const ChannelFrame& frame, int passed_fd) {
-  iovec data{const_cast<ChannelFrame*>(&frame), sizeof(frame)};
+absl::Status SendFrame(int socket, const ChannelFrame& frame, int passed_fd,
+                       absl::string_view payload) {
+  std::array data = {iovec{const_cast<ChannelFrame*>(&frame), sizeof(frame)},
+                     iovec{const_cast<char*>(payload.data()), payload.size()}};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
+  message.msg_iov = data.data();
+  message.msg_iovlen = payload.empty() ? 1 : 2;
   if (passed_fd >= 0) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
@@ -118,7 +121,7 @@ absl::Status SendFrame(int socket, const ChannelFrame& frame, int passed_fd) {
     // A peer that does not read must not block the sender: its queue is far larger than our frames.
     sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
-  if (sent != static_cast<ssize_t>(sizeof(frame))) {
+  if (sent != static_cast<ssize_t>(sizeof(frame) + payload.size())) {
     return SystemError("cannot send on", "the arena channel");
   }
   return absl::OkStatus();
@@ -126,13 +129,16 @@ absl::Status SendFrame(int socket, const ChannelFrame& frame, int passed_fd) {
 
 absl::StatusOr<ReceivedFrame> ReceiveFrame(int socket, absl::Duration timeout) {
   DMUON_RETURN_IF_ERROR(WaitReadable(socket, timeout));
-  // One byte more than a frame, so that a longer packet is seen as one.
-  std::array<char, sizeof(ChannelFrame) + 1> buffer{};
-  iovec data{buffer.data(), buffer.size()};
+  ReceivedFrame received;
+  // One byte more than allowed, so that a longer packet is seen as one.
+  constexpr size_t kRoom = kMaxFramePayload + 1;
+  const auto payload = std::make_unique_for_overwrite<char[]>(kRoom);
+  std::array data = {iovec{&received.frame, sizeof(ChannelFrame)},
+                     iovec{payload.get(), kRoom}};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxPassedFds)> control{};
   msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
+  message.msg_iov = data.data();
+  message.msg_iovlen = data.size();
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   ssize_t got = 0;
@@ -140,19 +146,20 @@ absl::StatusOr<ReceivedFrame> ReceiveFrame(int socket, absl::Duration timeout) {
     got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   } while (got < 0 && errno == EINTR);
   bool surplus = (message.msg_flags & MSG_CTRUNC) != 0;
-  ReceivedFrame received;
   if (got > 0) received.fd = TakeFirstFd(message, surplus);
   if (got < 0 && errno != ECONNRESET) return SystemError("cannot receive on", "the arena channel");
   if (got <= 0) return absl::UnavailableError("the other end of the arena channel is gone");
-  if (got != static_cast<ssize_t>(sizeof(ChannelFrame)) || surplus) {
-    return InvalidField(absl::StrCat("a packet of ", got, " bytes",
+  const auto bytes = static_cast<size_t>(got);
+  if (bytes >= sizeof(ChannelFrame) && received.frame.magic != kChannelMagic) {
+    return InvalidField("a packet on the arena channel does not begin with its magic number");
+  }
+  const size_t room = received.frame.type == FrameType::kStep ? kMaxFramePayload : 0;
+  if (bytes < sizeof(ChannelFrame) || bytes > sizeof(ChannelFrame) + room || surplus) {
+    return InvalidField(absl::StrCat("a packet of ", bytes, " bytes",
                                      surplus ? " with surplus descriptors" : "",
                                      " on the arena channel; frames have ", sizeof(ChannelFrame)));
   }
-  std::memcpy(&received.frame, buffer.data(), sizeof(ChannelFrame));
-  if (received.frame.magic != kChannelMagic) {
-    return InvalidField("a packet on the arena channel does not begin with its magic number");
-  }
+  received.payload.assign(payload.get(), bytes - sizeof(ChannelFrame));
   return received;
 }
 

@@ -8,8 +8,11 @@
 //   worker -> daemon   hello(session_id, token)      at once after connecting
 //   daemon -> worker   welcome(session_id)           or the connection is closed
 //   daemon -> worker   arena(generation, bytes) + 1 descriptor, after each Register
+//   worker -> daemon   step(milliseconds) + v1.StepRequest, serialised: the same as the RPC Step, but
+//                      answered in the arena (arena.h)
 //
-// One frame is one packet of sizeof(ChannelFrame) bytes; anything else ends the connection.
+// One frame is one packet of sizeof(ChannelFrame) bytes, and in a step what belongs to it; anything
+// else ends the connection.
 #pragma once
 
 #include <array>
@@ -29,14 +32,17 @@ inline constexpr absl::string_view kChannelSuffix = ".arena";
 inline constexpr size_t kTokenBytes = 16;
 using Token = std::array<uint8_t, kTokenBytes>;
 
-enum class FrameType : uint32_t { kHello = 1, kWelcome = 2, kArena = 3 };
+enum class FrameType : uint32_t { kHello = 1, kWelcome = 2, kArena = 3, kStep = 4 };
+
+// Of what follows a frame in its packet.
+inline constexpr size_t kMaxFramePayload = size_t{64} << 10;
 
 struct ChannelFrame {
   uint32_t magic = kChannelMagic;
   FrameType type = FrameType::kHello;
   uint64_t session_id = 0;
   uint64_t generation = 0;  // kArena
-  uint64_t bytes = 0;       // kArena
+  uint64_t bytes = 0;       // kArena; kStep: milliseconds within which an answer is wanted
   Token token{};            // kHello
 };
 static_assert(sizeof(ChannelFrame) == 48);
@@ -47,15 +53,18 @@ absl::StatusOr<ScopedFd> ListenChannel(const std::string& path);
 // UNAVAILABLE when nobody listens.
 absl::StatusOr<ScopedFd> ConnectChannel(const std::string& path);
 
-// Sends one frame, with a descriptor when `passed_fd` >= 0. UNAVAILABLE when the peer is gone.
-absl::Status SendFrame(int socket, const ChannelFrame& frame, int passed_fd = -1);
+// Sends one frame, with a descriptor when `passed_fd` >= 0, and with what follows it. Never blocks:
+// UNAVAILABLE when the peer is gone, or its queue is full.
+absl::Status SendFrame(int socket, const ChannelFrame& frame, int passed_fd = -1,
+                       absl::string_view payload = {});
 
-// Receives one frame and at most one descriptor. DEADLINE_EXCEEDED after `timeout`; UNAVAILABLE at
+// Receives one frame, at most one descriptor, and what follows a kStep. DEADLINE_EXCEEDED after `timeout`; UNAVAILABLE at
 // the end of the stream; INVALID_ARGUMENT for a packet that is no frame (surplus descriptors are
 // closed).
 struct ReceivedFrame {
   ChannelFrame frame;
   ScopedFd fd;
+  std::string payload;
 };
 absl::StatusOr<ReceivedFrame> ReceiveFrame(int socket, absl::Duration timeout);
 

@@ -8,12 +8,14 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dmuon/v1/node.pb.h"
 #include "wire/arena.h"
 #include "wire/mutex.h"
@@ -50,7 +52,7 @@ class FakeNode {
   [[nodiscard]] std::string address() const { return "unix:" + path_; }
   void Play(Script script);
   [[nodiscard]] Log log();
-  // While held, Step calls wait (until cancelled).
+  // While held, steps wait (until cancelled).
   void HoldSteps(bool hold) { hold_steps_ = hold; }
 
  private:
@@ -60,11 +62,16 @@ class FakeNode {
   absl::Status Begin(const v1::BeginRequest& request, v1::BeginResponse* response);
   absl::Status Step(const v1::StepRequest& request, v1::StepResponse* response,
                     const std::function<bool()>& cancelled);
+  // The RPC: answers for the step that rang, if there is something to say about it.
+  absl::Status AskForStep(const v1::StepRequest& request, v1::StepResponse* response,
+                          const std::function<bool()>& cancelled);
   absl::Status Close();
   absl::Status CheckSession(uint64_t session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Apply() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AcceptChannels();
+  void ServeChannels();
+  void Accept();
+  void HearRing();
 
   const std::string path_;
   std::atomic<bool> hold_steps_ = false;
@@ -77,6 +84,7 @@ class FakeNode {
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 7;
   uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;
   wire::ScopedFd channel_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::StatusOr<v1::StepResponse>> referral_ ABSL_GUARDED_BY(mu_);
   wire::ArenaLayout layout_ ABSL_GUARDED_BY(mu_);
   wire::Arena arena_ ABSL_GUARDED_BY(mu_);
   std::vector<std::vector<float>> masters_ ABSL_GUARDED_BY(mu_);  // empty: no state

@@ -39,7 +39,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 2
+#define DMUON_ABI_VERSION 3
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -251,6 +251,12 @@ DMUON_API dmuon_status_t dmuon_step(dmuon_client* client, uint64_t step, const d
  * it may be started again with dmuon_step. */
 DMUON_API dmuon_status_t dmuon_wait(dmuon_client* client, uint64_t step, int32_t timeout_ms,
                                     dmuon_step_result* result);
+
+/* Waits until the parameter buffers of `count` tensors carry the step that is in flight, or was
+ * answered last, while others may still be on their way. dmuon_wait still comes after it, and says what
+ * became of the step; errors are those of dmuon_wait. Any thread. */
+DMUON_API dmuon_status_t dmuon_wait_params(dmuon_client* client, const uint32_t* tensors,
+                                           size_t count, uint64_t step, int32_t timeout_ms);
 
 /* Ends the session in order and frees the client; NULL is allowed. When the last worker of a job
  * has closed, the daemon drops the job's state. To leave the state for a successor, end the

@@ -141,6 +141,9 @@ class Client {
   void step(uint64_t step, const std::vector<dmuon_hyper>& hypers) {
     Check(dmuon_step(handle_, step, hypers.data(), hypers.size()));
   }
+  void wait_params(const std::vector<uint32_t>& tensors, uint64_t step, int32_t timeout_ms = -1) {
+    Check(dmuon_wait_params(handle_, tensors.data(), tensors.size(), step, timeout_ms));
+  }
   dmuon_step_result wait(uint64_t step, int32_t timeout_ms = -1) {
     dmuon_step_result result = DMUON_STEP_RESULT_INIT;
     Check(dmuon_wait(handle_, step, timeout_ms, &result));

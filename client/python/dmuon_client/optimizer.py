@@ -72,6 +72,7 @@ class Muon(torch.optim.Optimizer):
         self.job = _job_id(self._options.job, self._rank, self._world_size, self._options.verbose)
         self.result: StepResult | None = None
         self.steps_done = 0
+        self._targets: list[torch.Tensor] | None = None  # where the step in flight will be delivered
         self._pending: int | None = None  # a step that was started and not waited for
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
@@ -283,6 +284,7 @@ class Muon(torch.optim.Optimizer):
             try:
                 self._submit(step)
                 self._session.start(step, hypers)
+                self._targets = self._local_params()  # while the service works
                 return self._session.wait(step)
             except Reattached:
                 self._fetch_buffers()
@@ -303,8 +305,11 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _deliver(self) -> None:
-        local = [sharding.local_part(t.route.param) for t in self._tensors]
-        _copy(local, [t.param_buffer for t in self._tensors])
+        targets, self._targets = self._targets or self._local_params(), None
+        _copy(targets, [t.param_buffer for t in self._tensors])
+
+    def _local_params(self) -> list[torch.Tensor]:
+        return [sharding.local_part(t.route.param) for t in self._tensors]
 
 
 def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:

@@ -19,13 +19,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import Placement
+from torch.distributed.tensor import DTensor, Placement
 
 from dmuon_client import _abi, options as opts, routing, sharding
 from dmuon_client.session import PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
 
 # A daemon that keeps replacing its arena within one step is broken.
 _MAX_ATTEMPTS = 5
+
+_Hyper = tuple[float, float, float, float]  # lr, weight decay, momentum or beta1, beta2
 
 
 @dataclasses.dataclass
@@ -39,8 +41,14 @@ class _Tensor:
     dtype: torch.dtype
     placements: tuple[Placement, ...] | None
     index: int = -1
+    param: nn.Parameter = dataclasses.field(init=False)
+    holding_empty: bool = dataclasses.field(init=False)
     grad_buffer: torch.Tensor | None = None
     param_buffer: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.param = self.route.param
+        self.holding_empty = self.holding.empty
 
 
 class Muon(torch.optim.Optimizer):
@@ -73,6 +81,7 @@ class Muon(torch.optim.Optimizer):
         self.result: StepResult | None = None
         self.steps_done = 0
         self._targets: list[torch.Tensor] | None = None  # where the step in flight will be delivered
+        self._checked: list[_Hyper] = []
         self._pending: int | None = None  # a step that was started and not waited for
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
@@ -98,7 +107,7 @@ class Muon(torch.optim.Optimizer):
         if self._session.closed:
             raise RuntimeError(f"job {self.job}: the optimizer is closed")
         step = self.last_step + 1
-        hypers = [_hyper(group) for group in self.param_groups]
+        hypers = self._hypers_now()
         if self._options.sync:
             self._finish(self._run(step, hypers))
         else:
@@ -277,9 +286,17 @@ class Muon(torch.optim.Optimizer):
         for t in self._tensors:
             t.param_buffer.copy_(sharding.local_part(t.route.param))
 
+    def _hypers_now(self) -> list[_Hyper]:
+        hypers = [_hyper(group) for group in self.param_groups]
+        if hypers != self._checked:  # most steps repeat those of the last
+            for group, hyper in zip(self.param_groups, hypers, strict=True):
+                _check_hyper(group["group_name"], hyper)
+            self._checked = hypers
+        return hypers
+
     # -- a step ------------------------------------------------------------------------------------
 
-    def _run(self, step: int, hypers: list[tuple[float, float, float, float]]) -> StepResult:
+    def _run(self, step: int, hypers: list[_Hyper]) -> StepResult:
         for _ in range(_MAX_ATTEMPTS):
             try:
                 self._submit(step)
@@ -295,13 +312,21 @@ class Muon(torch.optim.Optimizer):
 
     def _submit(self, step: int) -> None:
         # Checked first: an error must come before the first mark, or a later step() would find it.
-        grads = [_local_grad(t) for t in self._tensors]
-        held = [(t, g) for t, g in zip(self._tensors, grads, strict=True) if not t.holding.empty]
-        ready = [(t, g) for t, g in held if g is not None]
-        _copy([t.grad_buffer for t, _ in ready], [g for _, g in ready])
-        self._session.submit([t.index for t, _ in ready], step)
-        if len(ready) < len(held):
-            self._session.submit_missing([t.index for t, g in held if g is None], step)
+        buffers, grads, ready, missing = [], [], [], []
+        for t in self._tensors:
+            grad = _local_grad(t)
+            if t.holding_empty:
+                continue
+            if grad is None:
+                missing.append(t.index)
+                continue
+            buffers.append(t.grad_buffer)
+            grads.append(grad)
+            ready.append(t.index)
+        _copy(buffers, grads)
+        self._session.submit(ready, step)
+        if missing:
+            self._session.submit_missing(missing, step)
 
     @torch.no_grad()
     def _deliver(self) -> None:
@@ -309,7 +334,7 @@ class Muon(torch.optim.Optimizer):
         _copy(targets, [t.param_buffer for t in self._tensors])
 
     def _local_params(self) -> list[torch.Tensor]:
-        return [sharding.local_part(t.route.param) for t in self._tensors]
+        return [sharding.local_part(t.param) for t in self._tensors]
 
 
 def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
@@ -321,12 +346,12 @@ def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
 def _local_grad(t: _Tensor) -> torch.Tensor | None:
     """The worker's piece of the gradient. TypeError naming the tensor when it is not what was
     registered."""
-    grad = t.route.param.grad
+    grad = t.param.grad
     if grad is None:
         return None
-    local = sharding.local_part(grad)
+    local, placements = (grad.to_local(), grad.placements) if isinstance(grad, DTensor) else (grad, None)
     if (local.shape == t.local_shape and local.dtype is t.dtype and local.layout is torch.strided
-            and sharding.placements(grad) == t.placements):
+            and placements == t.placements):
         return local
     name = t.route.name
     if grad.layout is not torch.strided:
@@ -340,16 +365,19 @@ def _local_grad(t: _Tensor) -> torch.Tensor | None:
                     f"{tuple(t.local_shape)} at registration")
 
 
-def _hyper(group: dict[str, Any]) -> tuple[float, float, float, float]:
-    """ValueError naming the group; a bad value must not reach the other workers' step."""
+def _hyper(group: dict[str, Any]) -> _Hyper:
     first, second = group["betas"] if group["algorithm"] == "adamw" else (group["momentum"], 0.0)
-    values = tuple(float(v) for v in (group["lr"], group["weight_decay"], first, second))
-    where = f"of group {group['group_name']!r}"
-    opts.check_number(f"lr {where}", values[0], 0.0)
-    opts.check_number(f"weight_decay {where}", values[1], 0.0)
-    opts.check_number(f"momentum {where}", values[2], 0.0, 1.0)
-    opts.check_number(f"beta2 {where}", values[3], 0.0, 1.0)
-    return values
+    return float(group["lr"]), float(group["weight_decay"]), float(first), float(second)
+
+
+def _check_hyper(group_name: str, hyper: _Hyper) -> None:
+    """ValueError naming the group; a bad value must not reach the other workers' step."""
+    lr, weight_decay, first, second = hyper
+    where = f"of group {group_name!r}"
+    opts.check_number(f"lr {where}", lr, 0.0)
+    opts.check_number(f"weight_decay {where}", weight_decay, 0.0)
+    opts.check_number(f"momentum {where}", first, 0.0, 1.0)
+    opts.check_number(f"beta2 {where}", second, 0.0, 1.0)
 
 
 def _rank_and_world_size() -> tuple[int, int]:

@@ -143,6 +143,7 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
   environment.node = node_;
   environment.slots = options_.slots;
   environment.threads_per_slot = options_.threads_per_slot;
+  environment.overlap = options_.overlap;
   environment.backend = backend_;
   environment.link = link_;
   environment.metrics = metrics_;

@@ -40,6 +40,7 @@ struct EngineOptions {
   // Performance.
   uint32_t slots = 1;
   int threads_per_slot = 1;
+  bool overlap = true;  // exchange while later matrices are being worked on
 
   // INVALID_ARGUMENT naming the option, its value and its bound.
   [[nodiscard]] absl::Status Validate() const;

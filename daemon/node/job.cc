@@ -337,7 +337,7 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
   slots_ = std::make_unique<SlotThreads>(environment_.slots,
                                          [backend, threads] { backend->BindThread(threads); });
   pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, routes, self, workers_.get(), backend,
-                                             slots_.get(), peers_.get());
+                                             slots_.get(), peers_.get(), environment_.overlap);
   LogInfo("job ", job_id_, ": generation ", plan_.generation(), ", ", pipeline_->matrix_units(),
           " matrices and ", pipeline_->elementwise_units(), " element-wise units on ",
           environment_.slots, " slots, ", plan.nodes_size(), " nodes (", plan_.reason(), ")");

@@ -42,6 +42,7 @@ struct JobEnvironment {
   v1::NodeIdentity node;
   uint32_t slots = 1;
   int threads_per_slot = 1;
+  bool overlap = true;  // see step_pipeline.h
   kernels::Backend* backend = nullptr;
   CoordinatorLink* link = nullptr;
   Metrics* metrics = nullptr;

@@ -54,6 +54,7 @@ struct Flags {
   std::string log_level = "info";
   uint32_t slots = 0;
   int threads_per_slot = 0;
+  bool overlap = true;
   double step_timeout_seconds = 60;
   double attach_timeout_seconds = 10;
   double orphan_timeout_seconds = 3600;
@@ -106,6 +107,11 @@ void DescribePerformance(CLI::App& app, Flags& flags) {
                  "BLAS threads of a slot; results are bit-equal only for an equal number. 0: by "
                  "the number of cores")
       ->envname("DMUON_THREADS_PER_SLOT")
+      ->capture_default_str();
+  app.add_flag("--overlap,!--no-overlap", flags.overlap,
+               "Exchange gradients and new parameters while later matrices are being worked on; the "
+               "bits are the same without")
+      ->envname("DMUON_OVERLAP")
       ->capture_default_str();
   app.add_option("--memory-limit", flags.memory_limit_gib,
                  "GiB for arenas, masters and optimizer state; 0: half of the machine's memory")
@@ -182,6 +188,7 @@ absl::StatusOr<EngineOptions> ToOptions(Flags& flags) {
                                    : PhysicalMemory() / 2;
   options.slots = flags.slots;
   options.threads_per_slot = flags.threads_per_slot;
+  options.overlap = flags.overlap;
   DMUON_RETURN_IF_ERROR(options.Validate());
   return options;
 }

@@ -89,6 +89,7 @@ OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t no
     OwnedUnit unit;
     unit.index = static_cast<uint32_t>(index);
     unit.tensor = planned.tensor();
+    unit.bucket = planned.bucket();
     unit.group = job.tensors(static_cast<int>(unit.tensor)).group();
     unit.box = wire::FromProto(planned.box());
     std::tie(unit.rows, unit.cols) = MatrixOf(unit.box);

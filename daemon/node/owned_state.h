@@ -35,6 +35,7 @@ struct OwnedUnit {
   uint32_t index = 0;  // into the plan's units
   uint32_t tensor = 0;
   uint32_t group = 0;
+  uint32_t bucket = 0;
   wire::Box box;
   int64_t rows = 0;  // as a matrix; of element-wise units 1 x elements
   int64_t cols = 0;

@@ -252,33 +252,15 @@ absl::Status Peers::TellRest(const std::string& mine, std::vector<std::string>& 
   return Exchange(std::move(batch), deadline);
 }
 
-absl::Status Peers::Trade(Mail& mail, absl::Time deadline) {
-  if (transport_ == nullptr) return NotConnected();
-  std::vector<transport::Batch> batches(buckets_);
-  for (uint32_t bucket = 0; bucket < buckets_; ++bucket) batches[bucket].tag = next_tag_++;
-  for (const Message& message : mail.out) {
-    batches[message.bucket].out.push_back({message.peer, message.bytes});
-  }
-  for (Message& message : mail.in) {
-    batches[message.bucket].in.push_back({message.peer, message.bytes});
-  }
-  std::vector<std::unique_ptr<transport::Exchange>> exchanges;
-  for (transport::Batch& batch : batches) {
-    if (batch.out.empty() && batch.in.empty()) continue;
-    auto exchange = transport_->Start(std::move(batch));
-    if (!exchange.ok()) {
-      exchanges.clear();
-      return Broken(exchange.status());
-    }
-    exchanges.push_back(*std::move(exchange));
-  }
-  for (auto& exchange : exchanges) {
-    if (absl::Status status = exchange->Wait(deadline); !status.ok()) {
-      exchanges.clear();
-      return Broken(status);
-    }
-  }
-  return absl::OkStatus();
+std::unique_ptr<MailExchange> Peers::Open(Mail& mail, absl::Time deadline) {
+  const uint64_t first_tag = std::exchange(next_tag_, next_tag_ + buckets_);
+  return std::make_unique<MailExchange>(transport_.get(), mail, buckets_, first_tag, deadline);
+}
+
+absl::Status Peers::Close(std::unique_ptr<MailExchange> exchange) {
+  const absl::Status status = exchange->Close();
+  exchange.reset();
+  return Broken(status);
 }
 
 }  // namespace dmuon::node

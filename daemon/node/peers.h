@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/base/coordinator_link.h"
+#include "daemon/node/mail_exchange.h"
 #include "daemon/node/messages.h"
 #include "daemon/transport/key_value_store.h"
 #include "daemon/transport/transport.h"
@@ -40,8 +41,9 @@ class Peers {
   // Gives `mine` to all others, and gets theirs: by node, mine among them.
   absl::StatusOr<std::vector<v1::PeerReport>> Tell(const v1::PeerReport& mine,
                                                    absl::Time deadline);
-  // Sends and receives all messages of `mail`.
-  absl::Status Trade(Mail& mail, absl::Time deadline);
+  // Sends and receives the messages of `mail`, until Close, which comes before any other call.
+  std::unique_ptr<MailExchange> Open(Mail& mail, absl::Time deadline);
+  absl::Status Close(std::unique_ptr<MailExchange> exchange);
 
   // Any thread: ends the call in progress, and all later ones, with UNAVAILABLE/DRAINING.
   void Cancel();

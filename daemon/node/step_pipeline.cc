@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -46,7 +47,7 @@ void SetStatus(const absl::Status& status, v1::PeerReport& report) {
 
 StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
                            uint32_t self, const WorkerBoxes* workers, kernels::Backend* backend,
-                           SlotThreads* slots, Peers* peers)
+                           SlotThreads* slots, Peers* peers, bool overlap)
     : job_(&job),
       plan_(&plan),
       self_(self),
@@ -54,6 +55,7 @@ StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v
       backend_(backend),
       slots_(slots),
       peers_(peers),
+      overlap_(overlap),
       gradients_(MailOf(job, plan, routes.gradients(), Cargo::kGradient, self)),
       loads_(MailOf(job, plan, routes.loads(), Cargo::kParameter, self)),
       publications_(MailOf(job, plan, routes.publications(), Cargo::kParameter, self)) {
@@ -121,7 +123,7 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
   } else if (behind) {
     DMUON_RETURN_IF_ERROR(Advance(target, reports, hypers, deadline, report));
   }
-  if (!verdict_.skip()) DMUON_RETURN_IF_ERROR(Publish(deadline, report));
+  if (!verdict_.skip()) DMUON_RETURN_IF_ERROR(Publish(target, hypers, deadline, report));
   v1::PeerReport mine = ReportOf(target);
   SetStatus(failure_, mine);
   StageTimer timer(report.stage_seconds);
@@ -138,7 +140,7 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
   for (Message& message : loads_.out) {
     for (const Piece& piece : message.pieces) CopyParameters(piece, message);
   }
-  DMUON_RETURN_IF_ERROR(Trade(loads_, deadline));
+  DMUON_RETURN_IF_ERROR(Close(Open(loads_, deadline)));
   v1::PeerReport mine = ReportOf(kLoaded);
   SetStatus(LoadUnits(), mine);
   DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
@@ -149,14 +151,8 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
 
 absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
                                    absl::Time deadline, StepReport& report) {
-  if (reached_ < target) {
-    MergeMissing(reports);
-    PackGradients(report);  // else the messages still hold them, whatever has become of the workers
-  }
-  StageTimer timer(report.stage_seconds);
-  DMUON_RETURN_IF_ERROR(Trade(gradients_, deadline));
-  timer.Charge(Stage::kReduce);
-  if (reached_ < target) SumGradients(report);
+  if (reached_ < target) MergeMissing(reports);
+  DMUON_RETURN_IF_ERROR(Reduce(reached_ < target, deadline, report));
   // Who has applied the step knows the verdict; it must not be found twice.
   const auto done = std::find_if(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
     return r.reached() >= target;
@@ -180,16 +176,58 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   }
   if (reached_ >= target) return absl::OkStatus();
   verdict_ = verdict;
-  if (!verdict.skip()) failure_ = Update(hypers, Conclude(verdict), report);
-  if (failure_.ok()) reached_ = target;  // else all are told at the end of the round
+  if (verdict.skip()) reached_ = target;
   return absl::OkStatus();
 }
 
-absl::Status StepPipeline::Publish(absl::Time deadline, StepReport& report) {
+// `collect`: from the workers. Otherwise the messages hold the gradients, whatever has become of the
+// workers, and other nodes still want them.
+absl::Status StepPipeline::Reduce(bool collect, absl::Time deadline, StepReport& report) {
+  std::unique_ptr<MailExchange> mail = Open(gradients_, deadline);
+  const auto run = [&](bool pack, bool sum) {
+    if (!collect) return;
+    MailExchange* const bucketwise = overlap_ ? mail.get() : nullptr;
+    RunSlots(report, [&](size_t slot, SlotWork& work) {
+      if (pack) PackGradients(slot, bucketwise);
+      if (sum) SumGradients(slot, bucketwise, work);
+    }).IgnoreError();
+  };
+  unpacked_.Reset();
+  run(true, overlap_);
   StageTimer timer(report.stage_seconds);
-  DMUON_RETURN_IF_ERROR(Trade(publications_, deadline));
+  DMUON_RETURN_IF_ERROR(Close(std::move(mail)));
+  timer.Charge(Stage::kReduce);
+  if (!overlap_) run(false, true);
+  return absl::OkStatus();
+}
+
+// The update comes here, because its values leave as they are done.
+absl::Status StepPipeline::Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
+                                   StepReport& report) {
+  const uint64_t step = target - kLoaded;
+  const bool early = overlap_ && reached_ < target;
+  std::unique_ptr<MailExchange> mail = Open(publications_, deadline);
+  unpublished_.Reset();
+  undelivered_.Reset();
+  std::thread courier;
+  if (early && !publications_.in.empty()) {
+    courier = std::thread([&] { DeliverAsTheyArrive(*mail, step); });
+  }
+  if (reached_ < target) {
+    const double clip = Conclude(verdict_).clip;
+    failure_ = RunSlots(report, [&](size_t slot, SlotWork& work) {
+      Update(slot, hypers, clip, step, early, mail.get(), work);
+    });
+    if (failure_.ok()) reached_ = target;  // else all are told at the end of the round
+  }
+  StageTimer timer(report.stage_seconds);
+  if (courier.joinable()) {
+    mail->SendRest();
+    courier.join();
+  }
+  DMUON_RETURN_IF_ERROR(Close(std::move(mail)));
   timer.Charge(Stage::kPublish);
-  DeliverArrivals(-1);
+  if (!early) DeliverArrivals(-1);
   timer.Charge(Stage::kDeliver);
   return absl::OkStatus();
 }
@@ -200,8 +238,13 @@ absl::StatusOr<StepPipeline::Reports> StepPipeline::Tell(const v1::PeerReport& m
   return peers_->Tell(mine, deadline);
 }
 
-absl::Status StepPipeline::Trade(Mail& mail, absl::Time deadline) {
-  return peers_ == nullptr ? absl::OkStatus() : peers_->Trade(mail, deadline);
+// Null on one node.
+std::unique_ptr<MailExchange> StepPipeline::Open(Mail& mail, absl::Time deadline) {
+  return peers_ == nullptr ? nullptr : peers_->Open(mail, deadline);
+}
+
+absl::Status StepPipeline::Close(std::unique_ptr<MailExchange> exchange) {
+  return exchange == nullptr ? absl::OkStatus() : peers_->Close(std::move(exchange));
 }
 
 v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {

@@ -10,7 +10,11 @@
 //   publish    new values to the nodes that want them; deliver to the workers
 //   conclude   all nodes: done                                         (one report each)
 //
-// On one node there is nobody to report to and nothing to move. A node's state is at a number: 1
+// On one node there is nobody to report to and nothing to move. The stages are a serial course of events;
+// with `overlap` a bucket of gradients leaves while the next is summed, and new values leave, arrive and
+// are marked as delivered while others are still being orthogonalized. The bits are the same.
+//
+// A node's state is at a number: 1
 // with the initial parameters, k + 1 after step k. No node goes beyond `conclude` before all are
 // there, so a step that failed half-way is taken up where each node is: who has applied it does not
 // apply it again, and publishes again.
@@ -18,12 +22,15 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/node/countdown.h"
+#include "daemon/node/mail_exchange.h"
 #include "daemon/node/messages.h"
 #include "daemon/node/owned_state.h"
 #include "daemon/node/peers.h"
@@ -64,7 +71,7 @@ class StepPipeline {
   // OwnedState a slot of node `self`.
   StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
                uint32_t self, const WorkerBoxes* workers, kernels::Backend* backend,
-               SlotThreads* slots, Peers* peers);
+               SlotThreads* slots, Peers* peers, bool overlap);
 
   // All of state, staging and messages of such a pipeline.
   static uint64_t BytesFor(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
@@ -105,10 +112,13 @@ class StepPipeline {
   absl::Status Load(absl::Time deadline);
   absl::Status Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
                        absl::Time deadline, StepReport& report);
-  absl::Status Publish(absl::Time deadline, StepReport& report);
+  absl::Status Reduce(bool collect, absl::Time deadline, StepReport& report);
+  absl::Status Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
+                       StepReport& report);
 
   absl::StatusOr<Reports> Tell(const v1::PeerReport& mine, absl::Time deadline);
-  absl::Status Trade(Mail& mail, absl::Time deadline);
+  std::unique_ptr<MailExchange> Open(Mail& mail, absl::Time deadline);
+  absl::Status Close(std::unique_ptr<MailExchange> exchange);
   absl::Status Check(const Reports& reports, uint64_t target) const;
   absl::Status MissingGradient(const Reports& reports, uint64_t step) const;
   v1::PeerReport ReportOf(uint64_t target) const;
@@ -117,13 +127,19 @@ class StepPipeline {
   void MergeMissing(const Reports& reports);
   void CopyParameters(const Piece& piece, Message& message) const;
   absl::Status LoadUnits();
-  void PackGradients(StepReport& report);
+  // `work(slot, what it has done)` on all slots at once.
+  absl::Status RunSlots(StepReport& report, const std::function<void(size_t, SlotWork&)>& work);
+  // One slot's share of the gradients; with `mail` each bucket is sent, and waited for, on its own.
+  void PackGradients(size_t slot, MailExchange* mail);
+  void SumGradients(size_t slot, MailExchange* mail, SlotWork& work);
   void PackGradient(const Piece& piece, const std::vector<uint32_t>& ranks,
                     Message& message) const;
-  void SumGradients(StepReport& report);
   v1::StepVerdict Judge(const Hypers& hypers) const;
   Verdict Conclude(const v1::StepVerdict& verdict) const;
-  absl::Status Update(const Hypers& hypers, const Verdict& verdict, StepReport& report);
+  // One slot's units; `early`: sent and marked as they are done.
+  void Update(size_t slot, const Hypers& hypers, double clip, uint64_t step, bool early,
+              MailExchange* mail, SlotWork& work);
+  void DeliverAsTheyArrive(MailExchange& mail, uint64_t step);
   void DeliverArrivals(int64_t only_rank);
   void DeliverArrival(const Piece& piece, const Message& message, int64_t only_rank) const;
   [[nodiscard]] bool skipped(uint32_t tensor) const;
@@ -135,11 +151,15 @@ class StepPipeline {
   kernels::Backend* const backend_;
   SlotThreads* const slots_;
   Peers* const peers_;
+  const bool overlap_;
   Mail gradients_;
   Mail loads_;
   Mail publications_;
   std::vector<std::vector<std::vector<uint32_t>>> senders_;  // [gradients_.out][piece] -> ranks
   std::vector<std::unique_ptr<OwnedState>> states_;          // by slot
+  Countdown unpacked_;     // pieces of gradients, by bucket
+  Countdown unpublished_;  // units that other nodes want, by bucket
+  Countdown undelivered_;  // units of this node and arriving pieces, by tensor
   std::vector<MissingRanks> missing_;  // by tensor, of the step in flight
   uint64_t reached_ = 0;               // where the state is
   v1::StepVerdict verdict_;            // of what it reached, or failed to

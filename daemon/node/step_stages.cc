@@ -43,9 +43,14 @@ void StepPipeline::Connect() {
       owned[piece.unit]->publications.push_back({&message, &piece});
     }
   }
+  for (const Message& message : publications_.in) {
+    for (const Piece& piece : message.pieces) undelivered_.Add(piece.tensor);
+  }
   for (OwnedUnit* unit : owned) {
     if (unit == nullptr) continue;
     unit->sources = SourcesOf(unit->tensor, unit->box, self_, *workers_, arrivals[unit->index]);
+    undelivered_.Add(unit->tensor);
+    if (!unit->publications.empty()) unpublished_.Add(unit->bucket);
   }
   for (const Message& message : gradients_.out) {
     std::vector<std::vector<uint32_t>>& senders = senders_.emplace_back();
@@ -53,6 +58,7 @@ void StepPipeline::Connect() {
       const v1::Unit& unit = plan_->units(static_cast<int>(piece.unit));
       senders.push_back(
           RanksOf(piece.tensor, wire::FromProto(unit.box()), piece.box, *workers_));
+      unpacked_.Add(message.bucket);
     }
   }
 }
@@ -107,19 +113,33 @@ bool StepPipeline::skipped(uint32_t tensor) const {
   return !missing_[tensor].empty() && job_->missing_gradient() == v1::MISSING_GRADIENT_SKIP;
 }
 
-void StepPipeline::PackGradients(StepReport& report) {
-  if (gradients_.out.empty()) return;
-  StageTimer timer(report.stage_seconds);
-  slots_->Run([&](size_t slot) {
-    size_t turn = 0;
-    for (size_t m = 0; m < gradients_.out.size(); ++m) {
-      Message& message = gradients_.out[m];
-      for (size_t p = 0; p < message.pieces.size(); ++p) {
-        if (turn++ % slots_->size() == slot) PackGradient(message.pieces[p], senders_[m][p], message);
-      }
+absl::Status StepPipeline::RunSlots(StepReport& report,
+                                    const std::function<void(size_t, SlotWork&)>& work) {
+  std::vector<SlotWork> done(states_.size());
+  slots_->Run([&](size_t slot) { work(slot, done[slot]); });
+  absl::Status first;
+  for (const SlotWork& slot : done) {
+    first.Update(slot.status);
+    report.newton_schulz_calls += slot.calls;
+    report.newton_schulz_iterations += slot.iterations;
+    report.newton_schulz_flops += slot.flops;
+    for (size_t stage = 0; stage < slot.seconds.size(); ++stage) {
+      report.stage_seconds[stage] += slot.seconds[stage] / static_cast<double>(done.size());
     }
-  });
-  timer.Charge(Stage::kCollect);
+  }
+  return first;
+}
+
+void StepPipeline::PackGradients(size_t slot, MailExchange* mail) {
+  size_t turn = 0;
+  for (size_t m = 0; m < gradients_.out.size(); ++m) {
+    Message& message = gradients_.out[m];
+    for (size_t p = 0; p < message.pieces.size(); ++p) {
+      if (turn++ % slots_->size() != slot) continue;
+      PackGradient(message.pieces[p], senders_[m][p], message);
+      if (unpacked_.Done(message.bucket) && mail != nullptr) mail->Send(message.bucket);
+    }
+  }
 }
 
 void StepPipeline::PackGradient(const Piece& piece, const std::vector<uint32_t>& ranks,
@@ -139,20 +159,16 @@ void StepPipeline::PackGradient(const Piece& piece, const std::vector<uint32_t>&
   backend_->CastFromFloat(sum, ToKernel(piece.dtype), message.at(piece));
 }
 
-void StepPipeline::SumGradients(StepReport& report) {
-  std::vector<SlotWork> work(states_.size());
-  slots_->Run([&](size_t slot) {
-    StageTimer timer(work[slot].seconds);
-    OwnedState& state = *states_[slot];
-    for (size_t i = 0; i < state.size(); ++i) {
-      const uint32_t tensor = state.unit(i).tensor;
-      if (!skipped(tensor)) state.Collect(i, *workers_, missing_[tensor]);
-    }
+void StepPipeline::SumGradients(size_t slot, MailExchange* mail, SlotWork& work) {
+  StageTimer timer(work.seconds);
+  OwnedState& state = *states_[slot];
+  for (size_t i = 0; i < state.size(); ++i) {
+    const OwnedUnit& unit = state.unit(i);
+    if (skipped(unit.tensor)) continue;
+    if (mail != nullptr && !mail->Receive(unit.bucket).ok()) return;  // found again in Close
+    timer.Charge(Stage::kReduce);
+    state.Collect(i, *workers_, missing_[unit.tensor]);
     timer.Charge(Stage::kCollect);
-  });
-  for (const SlotWork& slot : work) {
-    report.stage_seconds[static_cast<size_t>(Stage::kCollect)] +=
-        slot.seconds[static_cast<size_t>(Stage::kCollect)] / static_cast<double>(work.size());
   }
 }
 
@@ -183,44 +199,46 @@ v1::StepVerdict StepPipeline::Judge(const Hypers& hypers) const {
   return verdict;
 }
 
-absl::Status StepPipeline::Update(const Hypers& hypers, const Verdict& verdict,
-                                  StepReport& report) {
-  const double clip = verdict.clip;
-  std::vector<SlotWork> work(states_.size());
-  slots_->Run([&](size_t slot) {
-    SlotWork& mine = work[slot];
-    OwnedState& state = *states_[slot];
-    StageTimer timer(mine.seconds);
-    for (size_t i = 0; i < state.size() && mine.status.ok(); ++i) {
-      const OwnedUnit& unit = state.unit(i);
-      if (skipped(unit.tensor)) continue;
+void StepPipeline::Update(size_t slot, const Hypers& hypers, double clip, uint64_t step,
+                          bool early, MailExchange* mail, SlotWork& work) {
+  OwnedState& state = *states_[slot];
+  StageTimer timer(work.seconds);
+  for (size_t i = 0; i < state.size(); ++i) {
+    const OwnedUnit& unit = state.unit(i);
+    if (!skipped(unit.tensor)) {
       if (state.is_matrix(i)) {
-        mine.status = state.Orthogonalize(i, hypers[unit.group], clip);
-        if (!mine.status.ok()) return;
+        work.status = state.Orthogonalize(i, hypers[unit.group], clip);
+        if (!work.status.ok()) return;
         const int iterations = state.optimizer(i).newton_schulz.iterations;
-        ++mine.calls;
-        mine.iterations += static_cast<uint64_t>(iterations);
-        mine.flops += kernels::NewtonSchulzFlops(unit.rows, unit.cols, iterations);
+        ++work.calls;
+        work.iterations += static_cast<uint64_t>(iterations);
+        work.flops += kernels::NewtonSchulzFlops(unit.rows, unit.cols, iterations);
         timer.Charge(Stage::kOrthogonalize);
       }
       state.Apply(i, hypers[unit.group], clip);
       timer.Charge(Stage::kApply);
-      state.Deliver(i, *workers_);
-      timer.Charge(Stage::kDeliver);
-      state.Pack(i);
-      timer.Charge(Stage::kPublish);
     }
-  });
-  for (const SlotWork& slot : work) {
-    DMUON_RETURN_IF_ERROR(slot.status);
-    report.newton_schulz_calls += slot.calls;
-    report.newton_schulz_iterations += slot.iterations;
-    report.newton_schulz_flops += slot.flops;
-    for (size_t stage = 0; stage < slot.seconds.size(); ++stage) {
-      report.stage_seconds[stage] += slot.seconds[stage] / static_cast<double>(work.size());
+    // The way to another node is the longer one.
+    state.Pack(i);
+    if (early && !unit.publications.empty() && unpublished_.Done(unit.bucket)) {
+      mail->Send(unit.bucket);
+    }
+    timer.Charge(Stage::kPublish);
+    state.Deliver(i, *workers_);
+    if (early && undelivered_.Done(unit.tensor)) workers_->MarkTensor(unit.tensor, step);
+    timer.Charge(Stage::kDeliver);
+  }
+}
+
+// In the order of the forward. An error is found again when the mail is closed.
+void StepPipeline::DeliverAsTheyArrive(MailExchange& mail, uint64_t step) {
+  for (const Message& message : publications_.in) {
+    if (!mail.Receive(message.bucket).ok()) return;
+    for (const Piece& piece : message.pieces) {
+      DeliverArrival(piece, message, -1);
+      if (undelivered_.Done(piece.tensor)) workers_->MarkTensor(piece.tensor, step);
     }
   }
-  return absl::OkStatus();
 }
 
 void StepPipeline::DeliverArrivals(int64_t only_rank) {

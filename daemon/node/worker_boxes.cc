@@ -34,11 +34,6 @@ void WorkerBoxes::MarkDelivered(uint64_t step, int64_t rank) const {
   }
 }
 
-bool WorkerBoxes::IsDelivered(uint32_t rank, size_t tensor, uint64_t step) const {
-  return arenas_[rank]->entry(tensor).param_word.Load() ==
-         wire::MakeWord(step, wire::WordState::kReady);
-}
-
 void WorkerBoxes::Answer(uint64_t step, const wire::StepAnswer& answer) const {
   for (const uint32_t rank : ranks_) {
     if (arenas_[rank] == nullptr) continue;

@@ -134,11 +134,18 @@ class Router {
 }  // namespace
 
 void AssignBuckets(v1::Plan& plan) {
+  constexpr int64_t kBuckets = 16;
+  const auto bytes_of = [](const v1::Unit& unit) {
+    return 4 * wire::FromProto(unit.box()).elements();
+  };
+  int64_t total = 0;
+  for (const v1::Unit& unit : plan.units()) total += bytes_of(unit);
+  const int64_t limit = std::clamp(total / kBuckets, kMinBucketBytes, kMaxBucketBytes);
   uint32_t bucket = 0;
   int64_t bytes = 0;
   for (v1::Unit& unit : *plan.mutable_units()) {
-    const int64_t unit_bytes = 4 * wire::FromProto(unit.box()).elements();
-    if (bytes > 0 && bytes + unit_bytes > kBucketBytes) {
+    const int64_t unit_bytes = bytes_of(unit);
+    if (bytes > 0 && bytes + unit_bytes > limit) {
       ++bucket;
       bytes = 0;
     }

@@ -16,9 +16,10 @@
 
 namespace dmuon::plan {
 
-// fp32 bytes of the units of one bucket. Smaller buckets let a publication start earlier and cost
-// more messages. A unit that is larger than this is a bucket of its own.
-inline constexpr int64_t kBucketBytes = int64_t{32} << 20;
+// fp32 bytes of the units of one bucket: a sixteenth of the model within these bounds. Smaller buckets
+// let a publication start earlier and cost more messages. A unit that is larger is a bucket of its own.
+inline constexpr int64_t kMinBucketBytes = int64_t{1} << 20;
+inline constexpr int64_t kMaxBucketBytes = int64_t{32} << 20;
 
 // Cuts the plan's units, in their order, into buckets: sets `bucket` of each.
 void AssignBuckets(v1::Plan& plan);

@@ -115,6 +115,37 @@ TEST_F(ReconnectTest, AStepDeliversNewParameters) {
   EXPECT_THAT(params_, ElementsAre(8, 8, 8));
 }
 
+TEST_F(ReconnectTest, ParametersMayBeWaitedForOneByOneAndThenTheStep) {
+  Attach();
+  const uint32_t tensor = 0;
+  const std::span<const uint32_t> one(&tensor, 1);
+  EXPECT_EQ(wire::ReasonOf(client_->WaitParameters(one, 1, kForever)), v1::ERROR_REASON_NOT_READY);
+  node_->HoldSteps(true);
+  ASSERT_EQ(Start(1, 2.0F), absl::OkStatus());
+  EXPECT_EQ(client_->WaitParameters(one, 1, milliseconds(30)).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  node_->HoldSteps(false);
+  ASSERT_EQ(client_->WaitParameters(one, 1, kForever), absl::OkStatus());
+  EXPECT_THAT(params_, ElementsAre(8, 8, 8));
+  ASSERT_EQ(client_->Wait(1, kForever).status(), absl::OkStatus());
+  ASSERT_EQ(client_->WaitParameters(one, 1, kPoll), absl::OkStatus());  // answered last
+  const uint32_t unknown = 7;
+  EXPECT_EQ(client_->WaitParameters(std::span(&unknown, 1), 1, kPoll).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ReconnectTest, AnErrorOfTheStepIsToldToWhoWaitsForItsParameters) {
+  Attach();
+  node_->Play({.step_before = wire::Error(absl::StatusCode::kDeadlineExceeded,
+                                          v1::ERROR_REASON_WORKER_MISSING, "rank 1 is missing")});
+  ASSERT_EQ(Start(1, 2.0F), absl::OkStatus());
+  const uint32_t tensor = 0;
+  EXPECT_EQ(wire::ReasonOf(client_->WaitParameters(std::span(&tensor, 1), 1, kForever)),
+            v1::ERROR_REASON_WORKER_MISSING);
+  ASSERT_EQ(client_->WaitParameters(std::span(&tensor, 1), 1, kForever), absl::OkStatus());
+  EXPECT_THAT(params_, ElementsAre(8, 8, 8));
+}
+
 TEST_F(ReconnectTest, AStepLostBeforeItWasAppliedIsAppliedOnceWithTheSameGradients) {
   Attach();
   node_->Play({.step_before = absl::UnavailableError("gone")});

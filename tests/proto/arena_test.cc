@@ -148,6 +148,23 @@ TEST_F(ChannelTest, TruncatedOversizedAndForeignPacketsAreRefused) {
   }
 }
 
+TEST_F(ChannelTest, AStepCarriesARequestAndNothingElseCarriesAnything) {
+  ChannelFrame frame;
+  for (const size_t bytes : {size_t{0}, size_t{300}, kMaxFramePayload}) {
+    const std::string request(bytes, 'r');
+    frame.type = FrameType::kStep;
+    ASSERT_TRUE(SendFrame(here_.get(), frame, -1, request).ok());
+    const absl::StatusOr<ReceivedFrame> received = ReceiveFrame(there_.get(), absl::Seconds(5));
+    ASSERT_TRUE(received.ok()) << received.status();
+    EXPECT_EQ(received->payload, request);
+  }
+  ASSERT_TRUE(SendFrame(here_.get(), frame, -1, std::string(kMaxFramePayload + 1, 'r')).ok());
+  EXPECT_EQ(Received().code(), absl::StatusCode::kInvalidArgument);
+  frame.type = FrameType::kHello;
+  ASSERT_TRUE(SendFrame(here_.get(), frame, -1, "more").ok());
+  EXPECT_EQ(Received().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(ChannelTest, EndOfThePeerIsUnavailable) {
   here_.Reset();
   EXPECT_EQ(Received().code(), absl::StatusCode::kUnavailable);

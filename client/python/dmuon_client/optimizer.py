@@ -13,7 +13,7 @@ import dataclasses
 import os
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +21,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Placement
 
-from dmuon_client import _abi, options as opts, routing, sharding
-from dmuon_client.session import PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
+from dmuon_client import _abi, handover, options as opts, routing, sharding
+from dmuon_client.session import DmuonError, PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
 
 # A daemon that keeps replacing its arena within one step is broken.
 _MAX_ATTEMPTS = 5
+# After these the step goes on when it is asked for again.
+_GOES_ON = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST)
 
 _Hyper = tuple[float, float, float, float]  # lr, weight decay, momentum or beta1, beta2
 
@@ -73,6 +75,8 @@ class Muon(torch.optim.Optimizer):
         self._rank, self._world_size = _rank_and_world_size()
         routes = routing.route_model(model, self._options.rules)
         self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
+        self._needs = None if self._options.sync else handover.Groups(
+            model, {id(t.param): i for i, t in enumerate(self._tensors)}, self._options.overlap)
         groups = self._group()
         self._building = True
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
@@ -83,12 +87,14 @@ class Muon(torch.optim.Optimizer):
         self._targets: list[torch.Tensor] | None = None  # where the step in flight will be delivered
         self._checked: list[_Hyper] = []
         self._pending: int | None = None  # a step that was started and not waited for
+        self._held = [i for i, t in enumerate(self._tensors) if not t.holding_empty]
+        self._undelivered: set[int] = set()  # of _held, what the model still lacks of the last step
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
                   flush=True)
         self._attach()
         if not self._options.sync:
-            self._guard(model)
+            handover.guard(model, self._before_forward, self.wait)
 
     # -- torch.optim.Optimizer ---------------------------------------------------------------------
 
@@ -99,7 +105,8 @@ class Muon(torch.optim.Optimizer):
         DmuonError when the service refuses: then nothing has changed on any worker, and the same
         step may be tried again. With sync=False the error comes where the parameters are waited for.
         """
-        self.wait()
+        if self._pending is not None:
+            self.wait()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -108,12 +115,16 @@ class Muon(torch.optim.Optimizer):
             raise RuntimeError(f"job {self.job}: the optimizer is closed")
         step = self.last_step + 1
         hypers = self._hypers_now()
+        self._session.waited_seconds = 0.0
         if self._options.sync:
-            self._finish(self._run(step, hypers))
+            result = self._run(step, hypers)
         else:
             self._submit(step)
             self._session.start(step, hypers)
-            self._pending = step
+            self._pending, result = step, None
+        self._undelivered = set(self._held)
+        if result:
+            self._finish(result)
         return loss
 
     @torch.no_grad()
@@ -121,35 +132,58 @@ class Muon(torch.optim.Optimizer):
         """Until the parameters of the last step() are in the model; what became of it, or None before
         the first. Does nothing after a step with sync=True.
 
-        DmuonError when the service refused that step: nothing has changed on any worker.
+        DmuonError when the service refused that step: nothing has changed on any worker. After a
+        timeout, or when another node is lost, the step goes on: the next wait or forward asks again.
         """
-        if self._pending is not None:
-            step, self._pending = self._pending, None
-            try:
-                self._finish(self._session.wait(step))
-            except (Reattached, Stale) as interruption:
-                raise RuntimeError(f"step {step} was interrupted by a new plan; call step() again") from interruption
+        if self._pending is not None or self._undelivered:
+            self._finish(self._ask(self._session.wait))
         return self.result
 
+    @property
+    def exposed_seconds(self) -> float:
+        """Exposed communication of the last step(): the seconds that the trainer has stood still for its
+        parameters, in step() with sync=True, else in forwards and wait(). Copies do not count."""
+        return self._session.waited_seconds
+
+    @torch.no_grad()
+    def _before_forward(self, module: nn.Module) -> None:
+        """Nobody sees a parameter that is old."""
+        if not self._undelivered:
+            return
+        arriving = sorted(self._undelivered & self._needs.needed(module))
+        if not arriving:
+            return
+        self._ask(self._session.wait_params, [self._tensors[i].index for i in arriving])
+        if result := self._ask(self._session.poll):
+            self._finish(result)
+        else:
+            self._deliver(arriving)
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What the session says of the pending step, which an error may end."""
+        step = self._pending
+        if step is None:
+            raise RuntimeError(f"step {self.last_step + 1} ended when the model had a part of it: call step() again")
+        try:
+            return call(*arguments, step)
+        except (DmuonError, Reattached, Stale) as error:
+            if not isinstance(error, DmuonError) or error.status not in _GOES_ON:
+                self._pending = None
+                if len(self._undelivered) == len(self._held):
+                    self._undelivered = set()  # nothing has changed; forwards may go on with what they have
+            if isinstance(error, DmuonError):
+                raise
+            raise RuntimeError(f"step {step} was interrupted by a new plan; call step() again") from error
+
     def _finish(self, result: StepResult) -> None:
+        if not result.skipped:
+            self._deliver(sorted(self._undelivered))
+        elif self._rank == 0:
+            warnings.warn(f"step {result.step} was skipped: a gradient was not finite", stacklevel=3)
+        self._pending, self._undelivered = None, set()
         self.result = result
         self.last_step = result.step
         self.steps_done += 1
-        if not result.skipped:
-            self._deliver()
-        elif self._rank == 0:
-            warnings.warn(f"step {result.step} was skipped: a gradient was not finite", stacklevel=3)
-
-    def _guard(self, model: nn.Module) -> None:
-        """Nobody sees a model that is half old, half new."""
-        def wait(*_: Any) -> None:
-            if self._pending is not None:
-                self.wait()
-
-        for module in model.modules():
-            # Before FSDP's own hook, which gathers the parameters.
-            module.register_forward_pre_hook(wait, prepend=True)
-            module.register_state_dict_pre_hook(wait)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if not self._building:
@@ -252,7 +286,7 @@ class Muon(torch.optim.Optimizer):
             self._session.close()  # frees the rank; a job that has state keeps it
             raise
         if self.resumed:
-            self._deliver()
+            self._deliver(self._held)
             if o.verbose and self._rank == 0:
                 print(f"dmuon: job {self.job} goes on after step {self.last_step}", flush=True)
 
@@ -301,7 +335,7 @@ class Muon(torch.optim.Optimizer):
             try:
                 self._submit(step)
                 self._session.start(step, hypers)
-                self._targets = self._local_params()  # while the service works
+                self._targets = self._local_params(self._held)  # while the service works
                 return self._session.wait(step)
             except Reattached:
                 self._fetch_buffers()
@@ -329,12 +363,14 @@ class Muon(torch.optim.Optimizer):
             self._session.submit_missing(missing, step)
 
     @torch.no_grad()
-    def _deliver(self) -> None:
-        targets, self._targets = self._targets or self._local_params(), None
-        _copy(targets, [t.param_buffer for t in self._tensors])
+    def _deliver(self, which: Sequence[int]) -> None:
+        # Complete when it returns, on a GPU too: FSDP's streams do not wait for this one after the root.
+        targets, self._targets = self._targets or self._local_params(which), None
+        _copy(targets, [self._tensors[i].param_buffer for i in which])
+        self._undelivered.difference_update(which)
 
-    def _local_params(self) -> list[torch.Tensor]:
-        return [sharding.local_part(t.param) for t in self._tensors]
+    def _local_params(self, which: Sequence[int]) -> list[torch.Tensor]:
+        return [sharding.local_part(self._tensors[i].param) for i in which]
 
 
 def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:

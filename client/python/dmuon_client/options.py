@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from dmuon_client import _abi
@@ -90,8 +91,11 @@ class Options:
     mesh: DeviceMesh | None = None  # all workers, where fully_shard was given a part of them (HSDP)
 
     # False: step() returns when the gradients are handed over, and whoever needs the new parameters
-    # next waits for them: a forward of the model or a part of it, its state_dict, the next step().
+    # next waits for them: the forward of a module for its own, a state_dict or the next step() for all.
     sync: bool = True
+    # With sync=False, and without fully_shard, which has groups of its own: modules whose parameters are
+    # used in their own forward only. Each waits for its own parameters; the first forward for all others.
+    overlap: Sequence[nn.Module] = ()
 
     # Where the service is, and how long to wait for it.
     job: str | None = None
@@ -122,6 +126,8 @@ class Options:
             check_number("max_grad_norm", self.max_grad_norm, 0.0)
             if self.max_grad_norm == 0:
                 raise ValueError("max_grad_norm is 0; it must be above 0, or None for no clipping")
+        if self.overlap and self.sync:
+            raise ValueError("overlap needs sync=False: a step with sync=True waits for all parameters itself")
         for rule in self.rules:
             rule.validate()
             for what, value, high in rule.overrides_to_check():

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -80,6 +80,7 @@ class Session:
         self._library = _abi.load()
         self._pid = os.getpid()
         self._timeout = timeout
+        self.waited_seconds = 0.0  # in wait and wait_params; the owner may set it back
         self._client = ctypes.c_void_p()
         config = _abi.dmuon_config(
             ctypes.sizeof(_abi.dmuon_config), address.encode() if address else None, job.encode(),
@@ -155,20 +156,41 @@ class Session:
 
     def wait(self, step: int) -> StepResult:
         """Until the parameter buffers carry `step`."""
-        result = _abi.dmuon_step_result(struct_size=ctypes.sizeof(_abi.dmuon_step_result))
-        # The library gives up at the timeout with a better message; this is the net under it.
-        deadline = time.monotonic() + self._timeout + 5.0
-        while True:
-            started = time.monotonic()
-            status = self._library.dmuon_wait(self._client, step, _SLICE_MS, ctypes.byref(result))
-            now = time.monotonic()
-            # An early DMUON_DEADLINE_EXCEEDED is the daemon's own and says who is missing.
-            of_slice = status == _abi.DMUON_DEADLINE_EXCEEDED and now - started >= _SLICE_MS / 1000
-            if not of_slice or now >= deadline:
-                break
+        result = _new_result()
+        self._await(lambda slice_ms: self._library.dmuon_wait(self._client, step, slice_ms, ctypes.byref(result)))
+        return _to_python(result)
+
+    def poll(self, step: int) -> StepResult | None:
+        """`wait` that does not wait: None while the step goes on."""
+        result = _new_result()
+        status = self._library.dmuon_wait(self._client, step, 0, ctypes.byref(result))
+        if status == _abi.DMUON_DEADLINE_EXCEEDED:
+            return None
         self._check(status)
-        return StepResult(result.step, bool(result.skipped), bool(result.replayed), result.grad_norm,
-                          result.clip, result.newton_schulz_calls, result.service_seconds)
+        return _to_python(result)
+
+    def wait_params(self, tensors: Sequence[int], step: int) -> None:
+        """Until the parameter buffers of these tensors carry `step`; others may be on their way, and
+        `wait` still comes after it. A step that was skipped is over for all tensors."""
+        array = (ctypes.c_uint32 * len(tensors))(*tensors)
+        self._await(lambda slice_ms: self._library.dmuon_wait_params(self._client, array, len(tensors), step, slice_ms))
+
+    def _await(self, call: Callable[[int], int]) -> None:
+        # The library gives up at the timeout with a better message; this is the net under it.
+        begun = time.monotonic()
+        deadline = begun + self._timeout + 5.0
+        try:
+            while True:
+                started = time.monotonic()
+                status = call(_SLICE_MS)
+                now = time.monotonic()
+                # An early DMUON_DEADLINE_EXCEEDED is the daemon's own and says who is missing.
+                of_slice = status == _abi.DMUON_DEADLINE_EXCEEDED and now - started >= _SLICE_MS / 1000
+                if not of_slice or now >= deadline:
+                    break
+        finally:
+            self.waited_seconds += time.monotonic() - begun
+        self._check(status)
 
     def close(self) -> None:
         """Ends the session in order. When every worker of the job has, the daemon drops the state."""
@@ -201,3 +223,12 @@ class Session:
             raise Stale(message)
         code = self._library.dmuon_status_name(status).decode()
         raise DmuonError(status, code, message)
+
+
+def _new_result() -> _abi.dmuon_step_result:
+    return _abi.dmuon_step_result(struct_size=ctypes.sizeof(_abi.dmuon_step_result))
+
+
+def _to_python(result: _abi.dmuon_step_result) -> StepResult:
+    return StepResult(result.step, bool(result.skipped), bool(result.replayed), result.grad_norm,
+                      result.clip, result.newton_schulz_calls, result.service_seconds)

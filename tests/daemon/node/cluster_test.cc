@@ -92,9 +92,10 @@ Outcome Train(TestRun& run, const TestJob& job, const Shards& shards, uint64_t s
   return outcome;
 }
 
-EngineOptions Options() {
+EngineOptions Options(bool overlap = true) {
   EngineOptions options;
   options.slots = 2;
+  options.overlap = overlap;
   // Short, because tests of a lost peer wait for it in real time.
   options.step_timeout = absl::Milliseconds(600);
   options.attach_timeout = absl::Milliseconds(300);
@@ -121,22 +122,24 @@ TEST_P(PlacementTest, GivesTheSameBitsAsOneNodeAndRunsNewtonSchulzOnce) {
   const Shards shards = Rows(job, c.parts, c.reduced);
   constexpr uint64_t kSteps = 4;
 
-  TestNode alone(Options());
+  TestNode alone(Options(/*overlap=*/false));
   TestRun reference(&alone.engine(), job);
   const Outcome expected = Train(reference, job, shards, kSteps);
+  EXPECT_EQ(expected.calls[0], 7 * kSteps);
 
-  TestCluster cluster(c.placement.size(), Options());
-  std::vector<Engine*> engines(world_size);
-  for (size_t node = 0; node < c.placement.size(); ++node) {
-    for (const uint32_t rank : c.placement[node]) engines[rank] = &cluster.engine(node);
+  for (const bool overlap : {false, true}) {
+    TestCluster cluster(c.placement.size(), Options(overlap));
+    std::vector<Engine*> engines(world_size);
+    for (size_t node = 0; node < c.placement.size(); ++node) {
+      for (const uint32_t rank : c.placement[node]) engines[rank] = &cluster.engine(node);
+    }
+    TestRun run(engines, job);
+    const Outcome outcome = Train(run, job, shards, kSteps);
+    EXPECT_EQ(outcome.parameters, expected.parameters) << "overlap " << overlap;
+    uint64_t calls = 0;
+    for (const auto& ranks : c.placement) calls += outcome.calls[ranks.front()];
+    EXPECT_EQ(calls, expected.calls[0]);
   }
-  TestRun run(engines, job);
-  const Outcome outcome = Train(run, job, shards, kSteps);
-  EXPECT_EQ(outcome.parameters, expected.parameters);
-  uint64_t calls = 0;
-  for (const auto& ranks : c.placement) calls += outcome.calls[ranks.front()];
-  EXPECT_EQ(calls, expected.calls[0]);
-  EXPECT_EQ(calls, 7 * kSteps);
 }
 
 INSTANTIATE_TEST_SUITE_P(

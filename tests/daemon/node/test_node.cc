@@ -140,8 +140,8 @@ TestCluster::~TestCluster() {
   for (const auto& node : nodes_) node->engine->Drain();
 }
 
-double TestCluster::Counter(const std::string& series) const {
-  const std::string text = metrics_.Text();
+double CounterOf(const Metrics& metrics, const std::string& series) {
+  const std::string text = metrics.Text();
   const size_t at = text.find("\n" + series);
   if (at == std::string::npos) return 0.0;
   const size_t value = text.find("} ", at) + 2;
@@ -257,7 +257,7 @@ void TestWorker::StartBegin() {
 
 absl::StatusOr<v1::BeginResponse> TestWorker::FinishBegin() { return Get(begun_); }
 
-void TestWorker::StartStep(uint64_t step, double lr) {
+v1::StepRequest TestWorker::RequestOf(uint64_t step, double lr) const {
   v1::StepRequest request;
   request.set_session_id(session_);
   request.set_generation(generation);
@@ -269,7 +269,28 @@ void TestWorker::StartStep(uint64_t step, double lr) {
     hyper->set_momentum(group == 0 ? momentum : 0.9);
     hyper->set_beta2(kMuonMomentum);
   }
-  engine_->Step(std::move(request), Deadline(), Into(stepped_));
+  return request;
+}
+
+void TestWorker::StartStep(uint64_t step, double lr) {
+  engine_->Step(RequestOf(step, lr), Deadline(), Into(stepped_));
+}
+
+absl::Status TestWorker::Ring(uint64_t step, double lr) {
+  header().answer_word.Store(0);
+  wire::ReceivedFrame frame;
+  frame.frame.type = wire::FrameType::kStep;
+  frame.frame.bytes = 10'000;
+  frame.payload = RequestOf(step, lr).SerializeAsString();
+  return engine_->Ring(session_, frame);
+}
+
+uint64_t TestWorker::AwaitAnswerWord() {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (header().answer_word.Load() == 0 && std::chrono::steady_clock::now() < until) {
+    header().answer_word.Sleep(0, std::chrono::milliseconds(100));
+  }
+  return header().answer_word.Load();
 }
 
 absl::StatusOr<v1::StepResponse> TestWorker::FinishStep() { return Get(stepped_); }

@@ -28,6 +28,9 @@ namespace dmuon::node {
 
 class RecordingLink;
 
+// The value of the sample that begins with `series`; 0 when there is none.
+double CounterOf(const Metrics& metrics, const std::string& series);
+
 // A standalone node: coordinator host, local link, engine.
 class TestNode {
  public:
@@ -38,6 +41,9 @@ class TestNode {
   [[nodiscard]] std::vector<v1::WatchPlansResponse> events() const;
   // Tells the node `event`, as one that was long on its way.
   void Replay(const v1::WatchPlansResponse& event);
+  [[nodiscard]] double Counter(const std::string& series) const {
+    return CounterOf(metrics_, series);
+  }
 
  private:
   Metrics metrics_;
@@ -55,8 +61,10 @@ class TestCluster {
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }
-  // A counter of all nodes together: the value of the sample that begins with `series`.
-  [[nodiscard]] double Counter(const std::string& series) const;
+  // Of all nodes together.
+  [[nodiscard]] double Counter(const std::string& series) const {
+    return CounterOf(metrics_, series);
+  }
 
  private:
   struct Node {
@@ -99,6 +107,13 @@ class TestWorker {
   absl::StatusOr<v1::BeginResponse> FinishBegin();
   void StartStep(uint64_t step, double lr = 0.1);
   absl::StatusOr<v1::StepResponse> FinishStep();
+  // Starts a step on the arena channel instead, and waits for the word that answers it.
+  absl::Status Ring(uint64_t step, double lr = 0.1);
+  uint64_t AwaitAnswerWord();
+  [[nodiscard]] wire::ArenaHeader& header() const { return arena_.header(); }
+  [[nodiscard]] uint64_t param_word(size_t tensor) const {
+    return arena_.entry(tensor).param_word.Load();
+  }
   absl::Status Close();
   // As the kernel would tell of a killed process.
   void Die();
@@ -116,6 +131,7 @@ class TestWorker {
   double weight_decay = 0.1;
 
  private:
+  [[nodiscard]] v1::StepRequest RequestOf(uint64_t step, double lr) const;
   template <typename Fn>
   void ForEachElement(size_t tensor, const wire::Box& box, Fn&& fn) const;
 

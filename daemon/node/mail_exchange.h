@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A mail on its way: all that comes in is received from the beginning, what goes out is sent bucket
+// by bucket as soon as it is packed. Both directions of a bucket share a tag, so the ends may start
+// them in any order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/node/messages.h"
+#include "daemon/transport/transport.h"
+#include "wire/mutex.h"
+
+namespace dmuon::node {
+
+class MailExchange {
+ public:
+  // Takes `buckets` tags from `first_tag` on. `transport` and `mail` outlive it; null is a transport
+  // that is not connected.
+  MailExchange(transport::Transport* transport, Mail& mail, uint32_t buckets, uint64_t first_tag,
+               absl::Time deadline);
+
+  // All messages of `bucket` that go out are packed. Any thread, at most once a bucket. Errors are
+  // kept for Close.
+  void Send(uint32_t bucket);
+  // Blocks until all messages of `bucket` that come in are there. Any thread.
+  absl::Status Receive(uint32_t bucket);
+  void SendRest();
+  // Sends the rest and waits for everything; the first error. When no other thread uses the exchange
+  // any more.
+  absl::Status Close();
+
+ private:
+  // One direction of a bucket.
+  struct Way {
+    wire::Mutex mu;  // held while it is waited for
+    transport::Batch batch ABSL_GUARDED_BY(mu);  // not yet started
+    std::unique_ptr<transport::Exchange> exchange ABSL_GUARDED_BY(mu);  // in flight
+    absl::Status status ABSL_GUARDED_BY(mu);
+  };
+  struct Bucket {
+    Way in;
+    Way out;
+  };
+
+  void Start(Way& way);
+  absl::Status Finish(Way& way);
+
+  transport::Transport* const transport_;
+  const absl::Time deadline_;
+  std::vector<Bucket> buckets_;
+};
+
+}  // namespace dmuon::node

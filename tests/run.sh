@@ -52,7 +52,8 @@ build() {
 build_and_test() {
   build "$1" || return
   rm -f "$RESULTS/$1.xml"
-  ctest --test-dir "build/$1" -j "$(nproc)" --output-on-failure --output-junit "$RESULTS/$1.xml" \
+  # Twice as many as cores, for most of them wait most of the time.
+  ctest --test-dir "build/$1" -j $((2 * $(nproc))) --output-on-failure --output-junit "$RESULTS/$1.xml" \
     >"$RESULTS/$1.log" 2>&1
   cases "$1" $?
 }

@@ -36,8 +36,7 @@ class WaitableWord {
 
  private:
   std::atomic<uint64_t> value_ = 0;
-  std::atomic<uint32_t> sleepers_ = 0;  // non-zero: somebody may sleep
-  uint32_t pad_ = 0;
+  std::atomic<uint64_t> sleepers_ = 0;  // non-zero: somebody may sleep
 };
 static_assert(sizeof(WaitableWord) == 16 && std::atomic<uint64_t>::is_always_lock_free);
 

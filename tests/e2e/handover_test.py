@@ -19,6 +19,12 @@ def test_training_has_the_same_bits(pools, daemon, job, workers, parallel):
     assert bits(runs[0]["params"][-1]) == bits(runs[1]["params"][-1])
 
 
+def test_training_over_two_nodes_has_the_same_bits(pools, two_nodes, job):
+    runs = [pools(2).run(trainers.train, two_nodes.addresses(2), f"{job}.{sync}", parallel="zero3", steps=STEPS,
+                         hypers=HYPERS | {"sync": sync}, whole_history=sync)[0] for sync in (True, False)]
+    assert bits(runs[0]["params"][-1]) == bits(runs[1]["params"][-1])
+
+
 def readers(rank, world_size, address, job, parallel):
     """Whether step() returned early, and whether a reader right after it saw all the new parameters."""
     model = wrap(make_small(False, torch.float32), parallel, mesh_of(1) if parallel == "zero3" else None)

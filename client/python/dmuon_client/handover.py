@@ -7,14 +7,22 @@
     rest    parameters of no group: the first forward of any module of the model waits for them
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 _REST = None
+
+
+@dataclasses.dataclass
+class _Group:
+    tensors: set[int] = dataclasses.field(default_factory=set)
+    waiting: bool = False  # one of them is still on its way
 
 
 class Groups:
@@ -37,8 +45,13 @@ class Groups:
         self._numbers = numbers
         self._overlap = set(overlap)
         self._owners: dict[nn.Module, set[Hashable]] = {}
-        self._members: dict[Hashable, set[int]] = {_REST: set()}
+        self._groups: dict[Hashable, _Group] = {_REST: _Group()}
         self._visit(model, _REST)
+
+    def mark(self, undelivered: set[int]) -> None:
+        """Which tensors are on their way now."""
+        for group in self._groups.values():
+            group.waiting = not group.tensors.isdisjoint(undelivered)
 
     def needed(self, module: nn.Module) -> set[int]:
         """Numbers of the tensors that must be there before `module` runs."""
@@ -47,7 +60,22 @@ class Groups:
             # Explicit prefetch gathers other groups before their own hooks run. FSDP2 has no public way
             # to ask for it, and it may be set at any time.
             owners.update(unit._states_to_forward_prefetch, unit._states_to_backward_prefetch)
-        return set().union(*(self._members.get(owner, ()) for owner in owners))
+        return set().union(*(self._groups[owner].tensors for owner in owners if owner in self._groups))
+
+    def guard(self, before_forward: Callable[[nn.Module], None], before_all: Callable[[], object]) -> None:
+        """Calls `before_forward(module)` before a module of the model runs or gathers its parameters while
+        one that it needs is on its way, and `before_all()` before a state_dict is made."""
+        # A break in a graph of torch.compile, which would take what it changes for constant; where nothing
+        # is on its way the graph goes on.
+        before_forward = torch.compiler.disable(before_forward)
+        for module, owners in self._owners.items():
+            groups = [self._groups[owner] for owner in {_REST} | owners if owner in self._groups]
+            # Before FSDP's own hook, which gathers the parameters.
+            module.register_forward_pre_hook(_hook(before_forward, groups), prepend=True)
+            module.register_state_dict_pre_hook(lambda *_: before_all())
+            if isinstance(module, FSDPModule):
+                module.unshard = _after(functools.partial(before_forward, module), module.unshard)
+        torch.compiler.reset()  # what has been compiled before knows nothing of the hooks
 
     def _visit(self, module: nn.Module, owner: Hashable) -> None:
         if module in self._overlap:
@@ -62,34 +90,26 @@ class Groups:
             # What FSDP was told to ignore is not gathered, so that anybody may use it.
             ignored = not self._overlap and not isinstance(param, DTensor)
             if id(param) in self._numbers:
-                self._members.setdefault(_REST if ignored else owner, set()).add(self._numbers[id(param)])
+                group = self._groups.setdefault(_REST if ignored else owner, _Group())
+                group.tensors.add(self._numbers[id(param)])
         for child in module.children():
             self._visit(child, owner)
 
 
-def guard(model: nn.Module, before_forward: Callable[[nn.Module], None], before_all: Callable[[], object]) -> None:
-    """Calls `before_forward(module)` before any module of the model runs or gathers its parameters, and
-    `before_all()` before a state_dict is made."""
-    def forward(module: nn.Module, *_: object) -> None:
-        before_forward(module)
-
-    def state_dict(*_: object) -> None:
-        before_all()
-
-    for module in model.modules():
-        # Before FSDP's own hook, which gathers the parameters.
-        module.register_forward_pre_hook(forward, prepend=True)
-        module.register_state_dict_pre_hook(state_dict)
-        if isinstance(module, FSDPModule):
-            module.unshard = _after(functools.partial(before_forward, module), module.unshard)
-
-
 def _unit(module: FSDPModule) -> Hashable:
-    """What gathers the module's parameters; the modules of one fully_shard([...]) share it. FSDP2 keeps
-    it private: a torch that has it no longer waits for everything at once."""
+    """What gathers the module's parameters; the modules of one fully_shard([...]) share it. It is private
+    to FSDP2: should a torch not have it, its parameters belong to the rest."""
     state = getattr(module, "_get_fsdp_state", lambda: None)()
     known = hasattr(state, "_states_to_forward_prefetch") and hasattr(state, "_states_to_backward_prefetch")
     return state if known else _REST
+
+
+def _hook(before_forward: Callable[[nn.Module], None], groups: Sequence[_Group]) -> Callable[..., None]:
+    def hook(module: nn.Module, *_: object) -> None:
+        # What FSDP gathers with its own group, only before_forward knows.
+        if isinstance(module, FSDPModule) or any(group.waiting for group in groups):
+            before_forward(module)
+    return hook
 
 
 def _after(first: Callable[[], None], call: Callable) -> Callable:

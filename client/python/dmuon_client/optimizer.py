@@ -13,7 +13,7 @@ import dataclasses
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -75,7 +75,7 @@ class Muon(torch.optim.Optimizer):
         self._rank, self._world_size = _rank_and_world_size()
         routes = routing.route_model(model, self._options.rules)
         self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
-        self._needs = None if self._options.sync else handover.Groups(
+        self._forward_groups = None if self._options.sync else handover.Groups(
             model, {id(t.param): i for i, t in enumerate(self._tensors)}, self._options.overlap)
         groups = self._group()
         self._building = True
@@ -93,8 +93,8 @@ class Muon(torch.optim.Optimizer):
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
                   flush=True)
         self._attach()
-        if not self._options.sync:
-            handover.guard(model, self._before_forward, self.wait)
+        if self._forward_groups:
+            self._forward_groups.guard(self._before_forward, self.wait)
 
     # -- torch.optim.Optimizer ---------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Muon(torch.optim.Optimizer):
             self._submit(step)
             self._session.start(step, hypers)
             self._pending, result = step, None
-        self._undelivered = set(self._held)
+        self._set_undelivered(self._held)
         if result:
             self._finish(result)
         return loss
@@ -150,7 +150,7 @@ class Muon(torch.optim.Optimizer):
         """Nobody sees a parameter that is old."""
         if not self._undelivered:
             return
-        arriving = sorted(self._undelivered & self._needs.needed(module))
+        arriving = sorted(self._undelivered & self._forward_groups.needed(module))
         if not arriving:
             return
         self._ask(self._session.wait_params, [self._tensors[i].index for i in arriving])
@@ -170,17 +170,23 @@ class Muon(torch.optim.Optimizer):
             if not isinstance(error, DmuonError) or error.status not in _GOES_ON:
                 self._pending = None
                 if len(self._undelivered) == len(self._held):
-                    self._undelivered = set()  # nothing has changed; forwards may go on with what they have
+                    self._set_undelivered(())  # nothing has changed; forwards may go on with what they have
             if isinstance(error, DmuonError):
                 raise
             raise RuntimeError(f"step {step} was interrupted by a new plan; call step() again") from error
+
+    def _set_undelivered(self, tensors: Collection[int]) -> None:
+        self._undelivered = set(tensors)
+        if self._forward_groups:
+            self._forward_groups.mark(self._undelivered)
 
     def _finish(self, result: StepResult) -> None:
         if not result.skipped:
             self._deliver(sorted(self._undelivered))
         elif self._rank == 0:
             warnings.warn(f"step {result.step} was skipped: a gradient was not finite", stacklevel=3)
-        self._pending, self._undelivered = None, set()
+        self._pending = None
+        self._set_undelivered(())
         self.result = result
         self.last_step = result.step
         self.steps_done += 1
@@ -367,7 +373,7 @@ class Muon(torch.optim.Optimizer):
         # Complete when it returns, on a GPU too: FSDP's streams do not wait for this one after the root.
         targets, self._targets = self._targets or self._local_params(which), None
         _copy(targets, [self._tensors[i].param_buffer for i in which])
-        self._undelivered.difference_update(which)
+        self._set_undelivered(self._undelivered.difference(which))
 
     def _local_params(self, which: Sequence[int]) -> list[torch.Tensor]:
         return [sharding.local_part(self._tensors[i].param) for i in which]

@@ -161,7 +161,8 @@ class Session:
         return _to_python(result)
 
     def poll(self, step: int) -> StepResult | None:
-        """`wait` that does not wait: None while the step goes on."""
+        """`wait` that does not wait: None while the step goes on. So it does after a
+        DMUON_DEADLINE_EXCEEDED of the daemon, which `wait` tells when it comes again."""
         result = _new_result()
         status = self._library.dmuon_wait(self._client, step, 0, ctypes.byref(result))
         if status == _abi.DMUON_DEADLINE_EXCEEDED:

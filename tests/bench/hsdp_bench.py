@@ -3,17 +3,23 @@
 """HSDP of 2 x 2 workers on two nodes of one machine: the service against what is done without it.
 
     service   FSDP2 on the shard dimension; the service reduces over the replicas and runs Muon
+    handover  the same with sync=False: the next forward waits, each group for its own parameters
     gather    HSDP by FSDP2, then Muon in fp32 on gathered gradients (full_tensor) on every worker
     adamw     HSDP by FSDP2, then torch.optim.AdamW (fused) for all parameters
 
-All three train the quickstart model, taking turns in the same 4 workers. A step is forward, backward
+All four train the quickstart model, taking turns in the same 4 workers. A step is forward, backward
 and optimizer; each ends when it has on every worker.
+
+exposed_publish: what links of 1 Gbit/s between the nodes (namespaces and tc tbf, where that is permitted) add
+to the time that forwards wait, over the time that the bytes of a publication take on such a link. HSDP by
+FSDP2, so that nothing but new parameters crosses; links limited and not take turns.
 """
 
 import argparse
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import time
 import urllib.request
@@ -23,10 +29,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import step_bench  # noqa: E402  (finds the folders below)
 import dmuon_client as dmuon  # noqa: E402
+import pytest  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import trainers  # noqa: E402
-from dmuon_fixtures import Cluster  # noqa: E402
+from dmuon_fixtures import Cluster, Network  # noqa: E402
 from gpt import GPT  # noqa: E402
 from plain_muon import PlainMuon  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
@@ -34,7 +41,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard  # noqa: E402
 from worker_pool import WorkerPool  # noqa: E402
 
 NODES, WORKERS = 2, 4
-WAYS = ("service", "gather", "adamw")
+WAYS = ("service", "handover", "gather", "adamw")
+LINK_BITS = 1e9  # a second
+# Of the exposed part: steps before and in a turn's measurement, and a batch whose forward takes longer than
+# a publication.
+WARM, MEASURED, ROWS = 1, 3, 8
 
 
 class ReplicaGather(step_bench.Gather):
@@ -73,25 +84,64 @@ def one_step(model: torch.nn.Module, tokens: torch.Tensor, update: Callable[[], 
 def work(rank: int, world_size: int, addresses: list[str], metrics: list[str], job: str,
          rounds: int) -> dict[str, object]:
     whole = trainers.mesh_of(world_size // NODES)
-    models = {"service": sharded(whole["shard"]), "gather": sharded(whole), "adamw": sharded(whole)}
+    models = {way: sharded(whole["shard"] if way in ("service", "handover") else whole) for way in WAYS}
     torch.manual_seed(rank)
     tokens = torch.randint(256, (4, 129))
-    with dmuon.Muon(models["service"], lr=1e-4, adamw=dict(lr=1e-5), mesh=whole, job=job,
-                    address=addresses[rank], verbose=False) as opt:
+    common = dict(lr=1e-4, adamw=dict(lr=1e-5), mesh=whole, address=addresses[rank], verbose=False)
+    with (dmuon.Muon(models["service"], job=job, **common) as opt,
+          dmuon.Muon(models["handover"], job=f"{job}-handover", sync=False, **common) as handover):
         gather = ReplicaGather(models["gather"], opt.routes(), whole["shard"])
         adamw = torch.optim.AdamW(models["adamw"].parameters(), lr=1e-5, fused=True)
-        updates = {"service": opt.step, "gather": gather.step, "adamw": adamw.step}
+        updates = {"service": opt.step, "handover": handover.step, "gather": gather.step, "adamw": adamw.step}
         times: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
         sent = []
         for turn in range(rounds + 1):
             for way in WAYS:
+                if way == "handover":  # so that there is a step whose end this one's forward pays for
+                    one_step(models[way], tokens, updates[way])
                 measured = one_step(models[way], tokens, updates[way])
+                handover.wait()
                 if turn > 0:  # the first one warms up
                     times[way].append(measured)
             dist.barrier()
             sent.append(sent_bytes(metrics, job) if rank == 0 else 0.0)
             dist.barrier()
     return {"times": times, "sent": sent, "parameters": sum(p.numel() for p in GPT().parameters())}
+
+
+def limit_links(namespaces: list[str], limited: bool) -> None:
+    for name in namespaces:
+        change = (["replace", "dev", "eth0", "root", "tbf", "rate", f"{LINK_BITS:.0f}bit", "burst", "128kb",
+                   "latency", "100ms"] if limited else ["delete", "dev", "eth0", "root"])
+        subprocess.run(["tc", "-n", name, "qdisc", *change], check=True)
+
+
+def exposed(rank: int, world_size: int, addresses: list[str], job: str, rounds: int,
+            namespaces: list[str]) -> dict[bool, list[tuple[float, float]]]:
+    """Seconds of forwards without their waits, and of the waits, by whether links are limited."""
+    model = sharded(trainers.mesh_of(world_size // NODES))
+    torch.manual_seed(rank)
+    tokens = torch.randint(256, (ROWS, 129))
+    found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    with dmuon.Muon(model, lr=1e-4, adamw=dict(lr=1e-5), sync=False, job=job, address=addresses[rank],
+                    verbose=False) as opt:
+        for _ in range(rounds):
+            for limited in (True, False):
+                dist.barrier()
+                if rank == 0:
+                    limit_links(namespaces, limited)
+                dist.barrier()
+                for step in range(WARM + MEASURED):
+                    started = time.perf_counter()
+                    loss = model(tokens[:, :-1], tokens[:, 1:])
+                    waited = opt.exposed_seconds
+                    if step >= WARM:
+                        found[limited].append((time.perf_counter() - started - waited, waited))
+                    loss.backward()
+                    opt.step()
+                    model.zero_grad()
+                opt.wait()
+    return found
 
 
 def sent_bytes(metrics: list[str], job: str) -> float:
@@ -105,6 +155,34 @@ def sent_bytes(metrics: list[str], job: str) -> float:
     return total
 
 
+def network_permitted() -> bool:
+    try:
+        Network(NODES).close()
+    except pytest.skip.Exception:
+        return False
+    return True
+
+
+def measure_exposed(rounds: int, overlap: str) -> dict[str, float]:
+    network = Network(NODES)
+    cluster = Cluster(NODES, "--slots", "1", "--threads-per-slot", "1", overlap, network=network)
+    try:
+        cluster.start()
+        with WorkerPool(WORKERS) as pool:
+            runs = pool.run(exposed, cluster.addresses(WORKERS), "exposed", rounds,
+                            [network.namespace(node) for node in range(NODES)], timeout=900)
+    finally:
+        cluster.close()
+        network.close()
+    wait = {limited: statistics.median(step_bench.slowest([[w for _, w in run[limited]] for run in runs]))
+            for limited in (False, True)}
+    forward = statistics.median(step_bench.slowest([[f for f, _ in run[True]] for run in runs]))
+    # Each owner sends what it owns, in fp32, to the one other node.
+    publish = 4 * sum(p.numel() for p in GPT().parameters()) / NODES * 8 / LINK_BITS
+    return {"publish_s": publish, "forward_s": forward, "wait_limited_s": wait[True], "wait_s": wait[False],
+            "exposed": (wait[True] - wait[False]) / publish}
+
+
 def spread(values: list[float]) -> str:
     return f"{statistics.median(values):8.3f}  ({min(values):.3f} to {max(values):.3f})"
 
@@ -113,6 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=pathlib.Path, help="writes rows and summary")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--exposed-rounds", type=int, default=8, help="of the part with limited links")
     args = parser.parse_args()
     cluster = Cluster(NODES, "--slots", "1", "--threads-per-slot", "1")
     try:
@@ -131,16 +210,27 @@ def main() -> None:
     for way in WAYS:
         print(f"{way:8} step {spread(seconds[way])} s   optimizer {spread(optimizer[way])} s")
     vs_gather = [g / s for g, s in zip(optimizer["gather"], optimizer["service"], strict=True)]
-    vs_adamw = [s / a for s, a in zip(seconds["service"], seconds["adamw"], strict=True)]
+    vs_adamw, sync_vs_adamw = ([s / a for s, a in zip(seconds[way], seconds["adamw"], strict=True)]
+                               for way in ("handover", "service"))
     sent = runs[0]["sent"]
     # A replica a node, reduced by the service: each element's gradient and parameter cross once, in fp32.
     bound = 8.0 * (NODES - 1) * runs[0]["parameters"]
     wire = (sent[-1] - sent[0]) / args.rounds / bound
     print(f"\noptimizer: gather / service   {spread(vs_gather)}   (target 4)\n"
-          f"step: service / adamw         {spread(vs_adamw)}   (target 1.10)\n"
+          f"step: handover / adamw        {spread(vs_adamw)}   (target 1.10)\n"
+          f"step: service / adamw         {spread(sync_vs_adamw)}\n"
           f"bytes on the wire / bound     {wire:8.4f}   (target 1.02)")
     summary = {"optimizer_vs_gather": statistics.median(vs_gather), "step_vs_adamw": statistics.median(vs_adamw),
-               "wire_vs_bound": wire}
+               "step_sync_vs_adamw": statistics.median(sync_vs_adamw), "wire_vs_bound": wire}
+    if network_permitted():
+        for name, flag in (("exposed_publish", "--overlap"), ("exposed_publish_serial", "--no-overlap")):
+            part = measure_exposed(args.exposed_rounds, flag)
+            summary[name] = part["exposed"]
+            rows.append({"way": name, **part})
+            print(f"{name:24} {part['exposed']:8.3f}   (forward {part['forward_s']:.3f} s + wait {part['wait_s']:.3f} s, "
+                  f"{part['wait_limited_s']:.3f} s on 1 Gbit/s; publication {part['publish_s']:.3f} s)")
+    else:
+        print("exposed_publish: not measured, network namespaces are not permitted here")
     if args.json:
         args.json.write_text(json.dumps({"rows": rows, "summary": summary}, indent=2) + "\n")
 

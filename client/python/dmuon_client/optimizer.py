@@ -348,6 +348,7 @@ class Muon(torch.optim.Optimizer):
             except Stale:
                 self.plan = self._session.register()
                 self._fetch_buffers()
+                self._session.begin()
         raise RuntimeError(f"step {step} was interrupted {_MAX_ATTEMPTS} times by a new arena or plan")
 
     def _submit(self, step: int) -> None:

@@ -189,6 +189,8 @@ absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   DMUON_RETURN_IF_ERROR(wire::ValidateHypers(groups_, pointers));
   step_ = step;
   step_request_.set_step(step);
+  step_request_.set_waited_seconds(std::chrono::duration<double>(waited_).count());
+  waited_ = {};
   step_request_.clear_hypers();
   for (v1::Hyper& hyper : hypers) *step_request_.add_hypers() = std::move(hyper);
   wanted_step_ = answered_step_ = 0;
@@ -206,6 +208,7 @@ absl::Status Client::Resume(uint64_t step) {
 absl::Status Client::WaitParameters(std::span<const uint32_t> tensors, uint64_t step,
                                     Timeout timeout) {
   for (const uint32_t tensor : tensors) DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
+  const Deadline began = Clock::now();
   const Deadline deadline = DeadlineOf(timeout);
   DMUON_ASSIGN_OR_RETURN(bool over, Probe(step));
   for (auto tensor = tensors.begin(); !over && tensor != tensors.end();) {
@@ -216,6 +219,8 @@ absl::Status Client::WaitParameters(std::span<const uint32_t> tensors, uint64_t 
     DMUON_ASSIGN_OR_RETURN(over, Probe(step));
     if (!over && Clock::now() >= deadline) return TooLate("dmuon_wait_params", *timeout);
   }
+  wire::MutexLock lock(mu_);
+  waited_ += Clock::now() - began;
   return absl::OkStatus();
 }
 
@@ -235,7 +240,9 @@ absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
   wire::MutexLock lock(mu_);
   if (step != 0 && step == answered_step_) return step_response_;
   DMUON_RETURN_IF_ERROR(Resume(step));
+  const Deadline began = Clock::now();
   const absl::Status status = Await("dmuon_wait", timeout);
+  waited_ += Clock::now() - began;
   if (status.ok()) {
     wanted_step_ = 0;
     answered_step_ = step;

@@ -104,6 +104,7 @@ class Client {
   bool begun_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;           // of step_request_
   uint64_t wanted_step_ ABSL_GUARDED_BY(mu_) = 0;    // ended by a timeout; Wait starts it again
+  std::chrono::nanoseconds waited_ ABSL_GUARDED_BY(mu_){};  // for parameters, since the last Step
   uint64_t answered_step_ ABSL_GUARDED_BY(mu_) = 0;  // step_response_ is its answer
 
   Attachment attachment_;

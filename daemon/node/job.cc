@@ -216,6 +216,7 @@ void Job::ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest r
                        Reply<v1::StepResponse> reply) {
   const uint64_t step = request.step();
   if (core_.steps_arrived() == 0) first_arrival_ = MonotonicNow();
+  CountWait(session, request.waited_seconds());
   const bool replayed = step == core_.last_step();
   const Ticket ticket =
       Await([this, step, replayed, reply = std::move(reply)](const absl::Status& status) {

@@ -129,6 +129,7 @@ class Job {
   void PublishSnapshot();
   void CountStep(const absl::Status& status, const StepReport& report, double seconds);
   void CountTraffic();
+  void CountWait(SessionId session, double seconds);
   v1::RegisterResponse RegisteredResponse(SessionId session) const;
   v1::StepResponse SteppedResponse(uint64_t step, bool replayed) const;
   [[nodiscard]] wire::StepAnswer Answer() const;

@@ -3,6 +3,7 @@
 
 // What a job tells about itself: answers, counters, snapshots.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -98,17 +99,25 @@ void Job::CountTraffic() {
   if (peers_ == nullptr) return;
   const Peers::Traffic traffic = peers_->TakeTraffic();
   Metrics& metrics = *environment_.metrics;
-  for (const auto& [direction, flow] :
-       {std::pair("sent", traffic.sent), std::pair("received", traffic.received)}) {
-    if (flow.messages == 0) continue;
-    metrics.Increment(MetricId::kExchangeBytes, {job_id_, direction, traffic.transport},
-                      static_cast<double>(flow.bytes));
-    metrics.Increment(MetricId::kExchangeMessages, {job_id_, direction, traffic.transport},
-                      static_cast<double>(flow.messages));
+  for (uint32_t peer = 0; peer < traffic.peers.size(); ++peer) {
+    for (const auto& [direction, flow] : {std::pair("sent", traffic.peers[peer].sent),
+                                          std::pair("received", traffic.peers[peer].received)}) {
+      if (flow.messages == 0) continue;
+      const Metrics::Labels labels = {job_id_, peers_->name(peer), direction, traffic.transport};
+      metrics.Increment(MetricId::kExchangeBytes, labels, static_cast<double>(flow.bytes));
+      metrics.Increment(MetricId::kExchangeMessages, labels, static_cast<double>(flow.messages));
+    }
   }
   if (traffic.broken > 0) {
     metrics.Increment(MetricId::kExchangeFailures, {job_id_}, static_cast<double>(traffic.broken));
   }
+}
+
+void Job::CountWait(SessionId session, double seconds) {
+  const auto it = sessions_.find(session);
+  if (it == sessions_.end() || !std::isfinite(seconds) || seconds <= 0.0) return;
+  environment_.metrics->Increment(MetricId::kWorkerWait,
+                                  {job_id_, absl::StrCat(it->second->rank())}, seconds);
 }
 
 void Job::PublishSnapshot() {

@@ -156,13 +156,15 @@ void Peers::CountTraffic() {
   if (transport_ == nullptr) return;
   transport::Traffic now = transport_->traffic();
   counted_.peers.resize(now.peers.size());
+  traffic_.peers.resize(now.peers.size());
+  const auto add = [](transport::Traffic::Flow& to, const transport::Traffic::Flow& flow,
+                      const transport::Traffic::Flow& former) {
+    to.bytes += flow.bytes - former.bytes;
+    to.messages += flow.messages - former.messages;
+  };
   for (size_t peer = 0; peer < now.peers.size(); ++peer) {
-    const transport::Traffic::Peer& new_flow = now.peers[peer];
-    const transport::Traffic::Peer& old_flow = counted_.peers[peer];
-    traffic_.sent.bytes += new_flow.sent.bytes - old_flow.sent.bytes;
-    traffic_.sent.messages += new_flow.sent.messages - old_flow.sent.messages;
-    traffic_.received.bytes += new_flow.received.bytes - old_flow.received.bytes;
-    traffic_.received.messages += new_flow.received.messages - old_flow.received.messages;
+    add(traffic_.peers[peer].sent, now.peers[peer].sent, counted_.peers[peer].sent);
+    add(traffic_.peers[peer].received, now.peers[peer].received, counted_.peers[peer].received);
   }
   counted_ = std::move(now);
 }

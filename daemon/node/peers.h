@@ -50,10 +50,9 @@ class Peers {
 
   // What has crossed the wire in both directions since this was asked last, reports included.
   struct Traffic {
-    transport::Traffic::Flow sent;
-    transport::Traffic::Flow received;
-    uint64_t broken = 0;    // connections of all nodes that had to be given up
-    std::string transport;  // "gloo"; empty before the first connection
+    std::vector<transport::Traffic::Peer> peers;  // by node; the own entry stays zero
+    uint64_t broken = 0;                          // connections of all nodes that were given up
+    std::string transport;                        // "gloo"; empty before the first connection
   };
   Traffic TakeTraffic();
 

@@ -38,6 +38,7 @@ void FillEveryRow(Metrics& metrics) {
       case 1: touch({"a"}); break;
       case 2: touch({"a", "b"}); break;
       case 3: touch({"a", "b", "c"}); break;
+      case 4: touch({"a", "b", "c", "d"}); break;
       default: FAIL() << row.name << " has more labels than this test knows";
     }
   }

@@ -176,8 +176,12 @@ TEST_P(WireTest, NoByteCrossesThatNeedNot) {
               job);
   ASSERT_TRUE(run.Start(Rows(job, c.parts, c.reduced)).ok());
   const auto sent = [&] {
-    return cluster.Counter(
-        "dmuon_exchange_bytes_total{direction=\"sent\",job_id=\"wire\",transport=\"local\"}");
+    double bytes = 0.0;
+    for (const char* peer : {"node-0", "node-1"}) {
+      bytes += cluster.Counter(absl::StrCat("dmuon_exchange_bytes_total{direction=\"sent\",",
+                                            "job_id=\"wire\",peer=\"", peer, "\""));
+    }
+    return bytes;
   };
   ASSERT_TRUE(StepExactly(run, 1).ok());
   const double first = sent();

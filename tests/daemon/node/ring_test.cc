@@ -113,6 +113,17 @@ TEST_F(RingTest, OneRankMayRingWhileTheOtherCalls) {
   EXPECT_EQ(run_[0].AwaitAnswerWord(), MakeWord(1, WordState::kReady));
 }
 
+TEST_F(RingTest, WhatAWorkerHasWaitedIsCountedAndNonsenseIsNot) {
+  uint64_t step = 0;
+  for (const double seconds : {0.25, std::numeric_limits<double>::quiet_NaN(), -1.0, 0.5}) {
+    run_[1].waited_seconds = seconds;
+    Fill(++step);
+    RingAll(step);
+    EXPECT_EQ(run_[1].AwaitAnswerWord(), MakeWord(step, WordState::kReady));
+  }
+  EXPECT_EQ(node_.Counter("dmuon_worker_wait_seconds_total{job_id=\"ring\",rank=\"1\"}"), 0.75);
+}
+
 TEST_F(RingTest, OnlyAWorkersOwnRequestMayRing) {
   wire::ReceivedFrame frame;
   frame.frame.type = wire::FrameType::kStep;

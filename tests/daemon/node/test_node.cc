@@ -262,6 +262,7 @@ v1::StepRequest TestWorker::RequestOf(uint64_t step, double lr) const {
   request.set_session_id(session_);
   request.set_generation(generation);
   request.set_step(step);
+  request.set_waited_seconds(waited_seconds);
   for (int group = 0; group < job_->spec.groups_size(); ++group) {
     v1::Hyper* hyper = request.add_hypers();
     hyper->set_lr(lr);

@@ -129,6 +129,7 @@ class TestWorker {
   uint64_t generation = 0;
   double momentum = 0.95;
   double weight_decay = 0.1;
+  double waited_seconds = 0.0;
 
  private:
   [[nodiscard]] v1::StepRequest RequestOf(uint64_t step, double lr) const;

@@ -54,6 +54,26 @@ def test_every_reader_waits_and_sees_the_whole_step(pools, daemon, job, workers,
         assert set(found.values()) == {(True, True, True)}, found
 
 
+def reused(rank, world_size, address, job, reuse):
+    """Parameters after steps whose gradients are overwritten as soon as step() has returned."""
+    bag = Bag(random_tensors(SHAPES, 0), "rows")
+    with dmuon.Muon(bag, job=job, address=address, verbose=False, sync=False, **HYPERS) as opt:
+        for step in range(1, 4):
+            bag.feed(random_tensors(SHAPES, step))
+            opt.step()
+            if reuse:
+                for param in bag.parameters():
+                    param.grad.to_local().fill_(float("nan"))
+        opt.wait()
+        return bits(whole_params(bag))
+
+
+def test_a_gradient_may_be_overwritten_as_soon_as_step_returns(pools, daemon, job):
+    # cases row 32
+    kept, overwritten = (pools(2).run(reused, daemon.address, f"{job}.{reuse}", reuse)[0] for reuse in (False, True))
+    assert kept == overwritten
+
+
 def late_error(rank, world_size, address, job):
     """The message that the next reader gets of a step that was refused, and the step that works after it."""
     bag = Bag(random_tensors(SHAPES, 0), "rows")

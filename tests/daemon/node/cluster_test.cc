@@ -155,6 +155,16 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"DataParallelReducedByTheService", {{0, 1}, {2, 3}}, 1, false}),
     [](const auto& param_info) { return param_info.param.name; });
 
+// Of job "wire", by both nodes.
+double SentBytes(const TestCluster& cluster) {
+  double bytes = 0.0;
+  for (const char* peer : {"node-0", "node-1"}) {
+    bytes += cluster.Counter(absl::StrCat("dmuon_exchange_bytes_total{direction=\"sent\",",
+                                          "job_id=\"wire\",peer=\"", peer, "\""));
+  }
+  return bytes;
+}
+
 struct WireCase {
   std::string name;
   uint32_t parts;
@@ -175,19 +185,11 @@ TEST_P(WireTest, NoByteCrossesThatNeedNot) {
   TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
               job);
   ASSERT_TRUE(run.Start(Rows(job, c.parts, c.reduced)).ok());
-  const auto sent = [&] {
-    double bytes = 0.0;
-    for (const char* peer : {"node-0", "node-1"}) {
-      bytes += cluster.Counter(absl::StrCat("dmuon_exchange_bytes_total{direction=\"sent\",",
-                                            "job_id=\"wire\",peer=\"", peer, "\""));
-    }
-    return bytes;
-  };
   ASSERT_TRUE(StepExactly(run, 1).ok());
-  const double first = sent();
+  const double first = SentBytes(cluster);
   constexpr uint64_t kSteps = 4;
   for (uint64_t step = 2; step < 2 + kSteps; ++step) ASSERT_TRUE(StepExactly(run, step).ok());
-  const double a_step = (sent() - first) / kSteps;
+  const double a_step = (SentBytes(cluster) - first) / kSteps;
   const double bound = c.copies * 4 * 512 * 64 * sizeof(float);
   EXPECT_GE(a_step, bound);
   EXPECT_LE(a_step, 1.02 * bound + 6 * 1024);  // three reports of 1 KiB each way
@@ -199,6 +201,55 @@ INSTANTIATE_TEST_SUITE_P(All, WireTest,
                                            WireCase{"HybridReducedByTheService", 2, false, 1 + 1},
                                            WireCase{"DataParallel", 1, false, 1 + 1}),
                          [](const auto& param_info) { return param_info.param.name; });
+
+// 7 rows over 4 workers are 2, 2, 2 and 1: of each matrix an owner lacks the 3 or 4 rows of the other
+// node, which cross once as gradient and once as parameter. No padding, no full gather.
+TEST(UnevenWireTest, SevenRowsOnFourWorkersCrossOnce) {  // cases rows 6, 15
+  constexpr int kMatrices = 5;
+  constexpr double kRow = 512 * sizeof(float);
+  TestJob job("wire", 4);
+  for (int i = 0; i < kMatrices; ++i) job.Add(absl::StrCat("w", i), {7, 512});
+  TestCluster cluster(2, Options());
+  TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
+              job);
+  ASSERT_TRUE(run.Start(Rows(job, 4, true)).ok());
+  ASSERT_TRUE(StepExactly(run, 1).ok());
+  const double first = SentBytes(cluster);
+  ASSERT_TRUE(StepExactly(run, 2).ok());
+  const double a_step = SentBytes(cluster) - first;
+  EXPECT_GE(a_step, 2 * 3 * kMatrices * kRow);
+  EXPECT_LE(a_step, 2 * 4 * kMatrices * kRow + 6 * 1024);
+}
+
+// Some tensors lie on the workers of one node only, others on all: one norm, each element once.
+TEST(MixedPlacementTest, OneNormOverTensorsOfDifferentWorkers) {  // cases row 45
+  TestJob job("mixed", 4);
+  job.Add("everywhere", {8, 3});
+  job.Add("first-half", {8, 3});
+  job.Add("second-half", {6, 2});
+  Shards shards = Rows(job, 4, true);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (const size_t tensor : {1, 2}) {
+      const bool mine = (rank < 2) == (tensor == 1);
+      wire::Box box = RowShard(job.spec.tensors(static_cast<int>(tensor)), rank % 2, 2);
+      if (!mine) box.offset[0] = box.length[0] = 0;
+      shards[rank][tensor] = {box, box, true};
+    }
+  }
+  TestCluster cluster(2, Options());
+  TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
+              job);
+  ASSERT_TRUE(run.Start(shards).ok());
+  for (size_t rank = 0; rank < 4; ++rank) {
+    run[rank].FillAndSubmit(1, [](size_t tensor, int64_t, uint64_t) {
+      return static_cast<float>(tensor + 1);
+    });
+  }
+  for (const auto& answer : run.StepAsSubmitted(1)) {
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_DOUBLE_EQ(answer->grad_norm(), std::sqrt(24 * 1.0 + 24 * 4.0 + 12 * 9.0));
+  }
+}
 
 class ClusterTest : public ::testing::Test {
  protected:

@@ -29,7 +29,7 @@ def assert_like_plain(runs, addresses: list[str]) -> None:
 
 @pytest.mark.parametrize(("workers", "parallel", "replicas"), [
     (2, "zero3", 1), (4, "zero3", 1), (4, "zero2", 1), (3, "zero3", 1), (4, "zero3", 2), (4, "shards", 2),
-    (4, "shards", 4), (6, "shards", 2), (4, "ddp", 1), (4, "plain", 1)])
+    (4, "shards", 4), (6, "shards", 2), (4, "ddp", 1), (4, "plain", 1), (4, "owned", 1)])
 def test_thirty_steps_equal_plain_pytorch(pools, two_nodes, job, workers, parallel, replicas):
     # cases rows 16, 49: no mode gathers in silence, replicas stay equal
     addresses = two_nodes.addresses(workers)

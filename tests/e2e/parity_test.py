@@ -31,7 +31,7 @@ def assert_ranks_bit_equal(runs) -> None:
 
 
 @pytest.mark.parametrize(("workers", "parallel"), [
-    (1, "one"), (1, "zero3"), (2, "zero3"), (2, "zero2"), (2, "ddp"), (3, "zero3"), (3, "ddp")])
+    (1, "one"), (1, "zero3"), (2, "zero3"), (2, "zero2"), (2, "ddp"), (2, "owned"), (3, "zero3"), (3, "ddp")])
 def test_thirty_steps_equal_plain_pytorch(pools, daemon, job, workers, parallel):
     # cases rows 3, 4, 12, 22, 30; with 3 workers `narrow` has fewer rows than ranks (rows 1, 2)
     runs = pools(workers).run(trainers.train, daemon.address, job, parallel=parallel, steps=STEPS)

@@ -89,7 +89,8 @@ def mesh_of(replicas: int) -> DeviceMesh:
 
 def wrap(model: Small, parallel: str, whole: DeviceMesh | None = None) -> nn.Module:
     """`parallel`: "one", "ddp", "plain" (data parallel without an all-reduce), "zero2", "zero3" over all of
-    `whole`, "shards" over its shard dimension only."""
+    `whole`, "shards" over its shard dimension only, "owned" as zero3 with the matrices left to the service:
+    FSDP neither shards nor reduces them."""
     if parallel in ("one", "plain"):
         return model
     if parallel == "ddp":
@@ -98,9 +99,10 @@ def wrap(model: Small, parallel: str, whole: DeviceMesh | None = None) -> nn.Mod
     if parallel == "shards":
         mesh = mesh["shard"]
     reshard = parallel != "zero2"
+    ignored = {p for name, p in model.named_parameters() if is_matrix(name)} if parallel == "owned" else None
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, ignored_params=ignored)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard, ignored_params=ignored)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
@@ -124,13 +126,13 @@ def train(rank: int, world_size: int, address: str | list[str], job: str, *, par
           hypers: Mapping[str, Any] = HYPERS) -> dict[str, Any]:
     """Trains through the service; returns whole parameters after each step (or the last one) and
     what it reported. `address`: of the daemon, or of each rank's."""
-    whole = mesh_of(replicas) if parallel in ("zero2", "zero3", "shards") else None
+    whole = mesh_of(replicas) if parallel in ("zero2", "zero3", "shards", "owned") else None
     model = wrap(make_small(tied, dtype), parallel, whole)
     history = []
     keywords = dict(hypers)
     if parallel == "shards":
         keywords["mesh"] = whole
-    if parallel == "plain":
+    if parallel in ("plain", "owned"):
         keywords["reduced"] = False
     where = address if isinstance(address, str) else address[rank]
     with dmuon.Muon(model, job=job, address=where, verbose=False, **keywords) as opt:

@@ -112,6 +112,29 @@ struct Case {
   bool reduced;
 };
 
+// The judge is one node with the serial pipeline.
+void ExpectTheBitsOfOneNode(const TestJob& job, const Shards& shards, const Placement& placement) {
+  constexpr uint64_t kSteps = 4;
+  TestNode alone(Options(/*overlap=*/false));
+  TestRun reference(&alone.engine(), job);
+  const Outcome expected = Train(reference, job, shards, kSteps);
+  EXPECT_EQ(expected.calls[0], 7 * kSteps);
+
+  for (const bool overlap : {false, true}) {
+    TestCluster cluster(placement.size(), Options(overlap));
+    std::vector<Engine*> engines(shards.size());
+    for (size_t node = 0; node < placement.size(); ++node) {
+      for (const uint32_t rank : placement[node]) engines[rank] = &cluster.engine(node);
+    }
+    TestRun run(engines, job);
+    const Outcome outcome = Train(run, job, shards, kSteps);
+    EXPECT_EQ(outcome.parameters, expected.parameters) << "overlap " << overlap;
+    uint64_t calls = 0;
+    for (const auto& ranks : placement) calls += outcome.calls[ranks.front()];
+    EXPECT_EQ(calls, expected.calls[0]);
+  }
+}
+
 class PlacementTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(PlacementTest, GivesTheSameBitsAsOneNodeAndRunsNewtonSchulzOnce) {
@@ -119,26 +142,28 @@ TEST_P(PlacementTest, GivesTheSameBitsAsOneNodeAndRunsNewtonSchulzOnce) {
   uint32_t world_size = 0;
   for (const auto& ranks : c.placement) world_size += static_cast<uint32_t>(ranks.size());
   const TestJob job = Model(world_size);
-  const Shards shards = Rows(job, c.parts, c.reduced);
-  constexpr uint64_t kSteps = 4;
+  ExpectTheBitsOfOneNode(job, Rows(job, c.parts, c.reduced), c.placement);
+}
 
-  TestNode alone(Options(/*overlap=*/false));
-  TestRun reference(&alone.engine(), job);
-  const Outcome expected = Train(reference, job, shards, kSteps);
-  EXPECT_EQ(expected.calls[0], 7 * kSteps);
-
-  for (const bool overlap : {false, true}) {
-    TestCluster cluster(c.placement.size(), Options(overlap));
-    std::vector<Engine*> engines(world_size);
-    for (size_t node = 0; node < c.placement.size(); ++node) {
-      for (const uint32_t rank : c.placement[node]) engines[rank] = &cluster.engine(node);
+// Tensor parallel over columns, FSDP over rows: rank = 2 * row + column. Vectors have no columns and are
+// copied.
+TEST(GridTest, TwoDimensionalBoxesOverTwoNodesGiveTheSameBits) {
+  const TestJob job = Model(4);
+  Shards shards = Rows(job, 4, true);
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    for (size_t t = 0; t < shards[rank].size(); ++t) {
+      const v1::Tensor& tensor = job.spec.tensors(static_cast<int>(t));
+      wire::Box box = RowShard(tensor, rank / 2, 2);
+      if (box.ndim == 2) {
+        const int64_t half = tensor.shape(1) / 2;
+        box.offset[1] = rank % 2 == 0 ? 0 : half;
+        box.length[1] = rank % 2 == 0 ? half : tensor.shape(1) - half;
+      }
+      shards[rank][t] = {box, box, true};
     }
-    TestRun run(engines, job);
-    const Outcome outcome = Train(run, job, shards, kSteps);
-    EXPECT_EQ(outcome.parameters, expected.parameters) << "overlap " << overlap;
-    uint64_t calls = 0;
-    for (const auto& ranks : c.placement) calls += outcome.calls[ranks.front()];
-    EXPECT_EQ(calls, expected.calls[0]);
+  }
+  for (const Placement& placement : {Placement{{0, 1}, {2, 3}}, Placement{{0, 2}, {1, 3}}}) {
+    ExpectTheBitsOfOneNode(job, shards, placement);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "tests/client/daemon_process.h"
 #include "tests/client/worker.h"
+#include "tests/support/many_tensors.h"
 
 namespace dmuon::client {
 namespace {
@@ -210,7 +211,7 @@ TEST_F(RegistrationTest, AMissingRankIsAnsweredWithinTheTimeoutAndLosesNothing) 
 }
 
 TEST_F(RegistrationTest, AHundredThousandTensorsAreAccepted) {
-  constexpr uint32_t kTensors = 100'000;
+  constexpr auto kTensors = static_cast<uint32_t>(kManyTensors);
   Worker worker = MakeWorker();
   for (uint32_t t = 0; t < kTensors; ++t) {
     worker.Add(WholeTensor(("layer." + std::to_string(t)).c_str(), {1}, worker.adamw()));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/daemon/coordinator/requests.h"
 #include "tests/daemon/plan/job_builder.h"
+#include "tests/support/many_tensors.h"
 #include "wire/error.h"
 
 namespace dmuon::coordinator {
@@ -254,16 +255,16 @@ TEST(CoordinatorTest, DifferencesAreNamedToTheField) {
 
 TEST(CoordinatorTest, AHundredThousandTensorsAreAcceptedAndComparedAgain) {
   plan::JobBuilder builder(2);
-  for (int i = 0; i < 100'000; ++i) builder.Elementwise(absl::StrCat("t", i), {6});
+  for (int i = 0; i < kManyTensors; ++i) builder.Elementwise(absl::StrCat("t", i), {6});
   v1::JobSpec job = builder.Build();
   Coordinator core(Options{});
   core.Join(kStart, JoinOf("a"));
   EXPECT_TRUE(core.RegisterWorker(kStart, RankOf(Node("a"), job, 0)).status.ok());
   EXPECT_EQ(core.RegisterWorker(kStart, RankOf(Node("a"), job, 1)).planning, Planning::kPlanned);
   EXPECT_EQ(core.RegisterWorker(kStart, RankOf(Node("a"), job, 1)).outgoing.size(), 1u);
-  job.mutable_tensors(99'999)->set_grad_dtype(v1::DTYPE_BFLOAT16);
+  job.mutable_tensors(kManyTensors - 1)->set_grad_dtype(v1::DTYPE_BFLOAT16);
   EXPECT_THAT(std::string(core.RegisterWorker(kStart, RankOf(Node("a"), job, 1)).status.message()),
-              HasSubstr("tensor 't99999': grad_dtype"));
+              HasSubstr(absl::StrCat("tensor 't", kManyTensors - 1, "': grad_dtype")));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "daemon/plan/cost.h"
 #include "daemon/plan/units.h"
 #include "tests/daemon/plan/job_builder.h"
+#include "tests/support/many_tensors.h"
 #include "wire/error.h"
 
 namespace dmuon::plan {
@@ -197,10 +198,10 @@ TEST(PlanTest, NoSlotIsAnErrorThatCounts) {
 
 TEST(PlanTest, AHundredThousandTensorsOnEightRanksArePlanned) {
   JobBuilder builder(8);
-  for (int i = 0; i < 100'000; ++i) builder.Elementwise(absl::StrCat("t", i), {64, 2});
+  for (int i = 0; i < kManyTensors; ++i) builder.Elementwise(absl::StrCat("t", i), {64, 2});
   const v1::JobSpec job = builder.Build();
   const v1::Plan plan = PlanOf(job, FullyShard(job), {{"a", 4}});
-  EXPECT_EQ(plan.units_size(), 800'000);
+  EXPECT_EQ(plan.units_size(), 8 * kManyTensors);
   EXPECT_LE(plan.makespan_seconds(), 1.001 * plan.lower_bound_seconds());
 }
 

@@ -444,7 +444,6 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
   if (status.ok()) {
     last_report_ = report;
     last_seconds_ = seconds;
-    newton_schulz_calls_ += report.newton_schulz_calls;
     // Before the answers to the RPCs, which take far longer.
     if (!report.verdict.skip) workers_->Answer(step, Answer());
   }

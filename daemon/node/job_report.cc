@@ -69,6 +69,13 @@ void Job::CountStep(const absl::Status& status, const StepReport& report, double
   const bool skipped = status.ok() && report.verdict.skip;
   const char* result = !status.ok() ? "failed" : skipped ? "skipped" : "committed";
   metrics.Increment(MetricId::kSteps, {job_id_, result});
+  // A step that broke after its update has done this work, and will not do it again.
+  newton_schulz_calls_ += report.newton_schulz_calls;
+  metrics.Increment(MetricId::kNewtonSchulzCalls, {job_id_},
+                    static_cast<double>(report.newton_schulz_calls));
+  metrics.Increment(MetricId::kNewtonSchulzIterations, {job_id_},
+                    static_cast<double>(report.newton_schulz_iterations));
+  metrics.Increment(MetricId::kFlops, {job_id_}, report.newton_schulz_flops);
   if (!status.ok()) {
     LogWarning("job ", job_id_, ": step ", report.step, " failed: ", status.message());
     return;
@@ -78,11 +85,6 @@ void Job::CountStep(const absl::Status& status, const StepReport& report, double
     metrics.Increment(MetricId::kStageSeconds, {job_id_, kStageNames[stage]},
                       report.stage_seconds[stage]);
   }
-  metrics.Increment(MetricId::kNewtonSchulzCalls, {job_id_},
-                    static_cast<double>(report.newton_schulz_calls));
-  metrics.Increment(MetricId::kNewtonSchulzIterations, {job_id_},
-                    static_cast<double>(report.newton_schulz_iterations));
-  metrics.Increment(MetricId::kFlops, {job_id_}, report.newton_schulz_flops);
   metrics.Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(report.step));
   metrics.Set(MetricId::kLastCommitTimestamp, {job_id_},
               absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));

@@ -34,7 +34,8 @@ def cut(network, how: str, away: bool) -> None:
     if how == "both directions":
         network.plug(1, in_=not away)
     else:
-        network.deafen(0 if how == "to node-0" else 1, away)
+        target = 0 if how == "to node-0" else 1
+        network.cut(1 - target, target, away)
 
 
 def test_a_cut_link_changes_no_bit(network, nodes, job, tmp_path):

@@ -8,6 +8,7 @@ The programs come from build/release, or from the build directory in DMUON_BUILD
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -128,6 +129,8 @@ class Network:
     """A network namespace a node, joined by a bridge in one of its own (deploy/namespaces.sh)."""
 
     def __init__(self, nodes: int) -> None:
+        if shutil.which("nft") is None:
+            pytest.skip("nft, which cuts links, is not installed")
         script = ('. deploy/namespaces.sh && namespaces_up "$0" || exit 3; trap namespaces_down EXIT; '
                   'echo "$namespace_prefix"; read -r _')
         self._shell = subprocess.Popen(["bash", "-c", script, str(nodes)], cwd=ROOT, text=True,
@@ -148,11 +151,13 @@ class Network:
         subprocess.run(["ip", "-n", f"{self._prefix}-switch", "link", "set", f"port{node}",
                         "up" if in_ else "down"], check=True)
 
-    def deafen(self, node: int, deaf: bool) -> None:
-        """Drops whatever comes to the node; what it sends still leaves."""
-        rules = ("add table ip deaf\nadd chain ip deaf input { type filter hook input priority 0 ; }\n"
-                 'add rule ip deaf input iifname != "lo" drop\n' if deaf else "delete table ip deaf\n")
-        subprocess.run(["ip", "netns", "exec", self.namespace(node), "nft", "-f", "-"], input=rules, text=True,
+    def cut(self, source: int, target: int, off: bool) -> None:
+        """Drops what comes from one node to another, or no longer does; the way back stays open."""
+        table = f"from{source}"
+        rules = (f"add table ip {table}\nadd chain ip {table} input {{ type filter hook input priority 0 ; }}\n"
+                 f"add rule ip {table} input ip saddr {self.address(source)} drop\n" if off
+                 else f"delete table ip {table}\n")
+        subprocess.run(["ip", "netns", "exec", self.namespace(target), "nft", "-f", "-"], input=rules, text=True,
                        check=True)
 
     def close(self) -> None:

@@ -168,7 +168,7 @@ typedef struct dmuon_hyper {
 typedef struct dmuon_plan_info {
   size_t struct_size;
   uint64_t generation;
-  uint64_t matrix_units;       /* orthogonalised each step, in the whole cluster */
+  uint64_t matrix_units;       /* orthogonalised each step on this node */
   uint64_t elementwise_units;
   uint64_t arena_bytes;
 } dmuon_plan_info;
@@ -247,7 +247,7 @@ DMUON_API dmuon_status_t dmuon_step(dmuon_client* client, uint64_t step, const d
  * A lost connection is mended inside, for call_timeout_ms: a new session, the same gradients
  * again. A step that had been applied is only delivered (`replayed`); DMUON_STATE_LOST when the
  * daemon has neither this step nor the one before. DMUON_DEADLINE_EXCEEDED, from this timeout or
- * from the daemon's, leaves the step wanted: call again. After any other error the step is over;
+ * from the daemon's, and DMUON_PEER_LOST leave the step wanted: call again. After any other error the step is over;
  * it may be started again with dmuon_step. */
 DMUON_API dmuon_status_t dmuon_wait(dmuon_client* client, uint64_t step, int32_t timeout_ms,
                                     dmuon_step_result* result);

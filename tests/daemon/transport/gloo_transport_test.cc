@@ -6,12 +6,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,11 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/transport/key_value_store.h"
 #include "tests/daemon/base/temp_dir.h"
 #include "tests/daemon/transport/nodes.h"
 #include "wire/error.h"
+#include "wire/scoped_fd.h"
 
 // Gloo forgets what it looked up when it throws because of an address that it cannot use.
 extern "C" const char* __lsan_default_suppressions() {
@@ -233,6 +238,35 @@ TEST(GlooTransportTest, AGarbledAddressIsAnErrorOfItsPeer) {
       ConnectGloo(*OpenGlooDevice({}), store, MeshOf(2, 0), {}, Patient()).status();
   EXPECT_EQ(made.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(made.message()), HasSubstr("job/1/1: node 'b' cannot be reached"));
+}
+
+// Connects to where `addresses` (of a node, for its first peer) say, and resets the connection.
+void HangUpOn(const std::string& addresses) {
+  sockaddr_in address{};
+  ASSERT_GE(addresses.size(), sizeof(address));
+  std::memcpy(&address, addresses.data(), sizeof(address));
+  const wire::ScopedFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const linger reset{1, 0};
+  ::setsockopt(caller.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  ASSERT_EQ(::connect(caller.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+}
+
+TEST(GlooTransportTest, AStrangerThatHangsUpAtOnceCostsAnAttemptAndNotTheProcess) {
+  MemoryStore store;
+  const auto device = *OpenGlooDevice({});
+  for (int attempt = 1; attempt <= 20; ++attempt) {
+    const Mesh mesh = MeshOf(2, 0, absl::StrCat("job/1/", attempt));
+    std::thread stranger([&] { HangUpOn(store.Get(mesh.prefix + "/a", Patient()).value()); });
+    const absl::Status made =
+        ConnectGloo(device, store, mesh, {}, In(absl::Milliseconds(100))).status();
+    stranger.join();
+    EXPECT_TRUE(absl::IsUnavailable(made) || absl::IsDeadlineExceeded(made)) << made;
+  }
+  SideBySide(2, [&](uint32_t self) {
+    const absl::Status made =
+        ConnectGloo(device, store, MeshOf(2, self, "job/1/21"), {}, Patient()).status();
+    EXPECT_TRUE(made.ok()) << made;
+  });
 }
 
 TEST(GlooTransportTest, ListensOnAnInterfaceOfThisMachineOnly) {

@@ -33,26 +33,6 @@
 #include "wire/error.h"
 #include "wire/mutex.h"
 
-// Gloo's own thread asks for the name of whoever has connected, and throws, which ends the process, when
-// that one has hung up in the meantime. In place of the C library's, for the programs that link this file:
-// a TCP peer that is gone is 0.0.0.0:0. Whoever uses the connection finds its end.
-extern "C" int getpeername(int socket, sockaddr* __restrict address,
-                           socklen_t* __restrict length) noexcept {
-  const auto result = static_cast<int>(::syscall(SYS_getpeername, socket, address, length));
-  int domain = 0;
-  socklen_t domain_length = sizeof(domain);
-  if (result == 0 || errno != ENOTCONN || *length < sizeof(sockaddr_in) ||
-      ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &domain_length) != 0 ||
-      (domain != AF_INET && domain != AF_INET6)) {
-    return result;
-  }
-  sockaddr_in nobody{};
-  nobody.sin_family = AF_INET;
-  std::memcpy(address, &nobody, sizeof(nobody));
-  *length = sizeof(nobody);
-  return 0;
-}
-
 namespace dmuon::transport {
 namespace {
 
@@ -433,3 +413,23 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(std::shared_ptr<GlooDevic
 }
 
 }  // namespace dmuon::transport
+
+// Gloo's own thread asks for the name of whoever has connected, and throws, which ends the process, when
+// that one has hung up in the meantime. In place of the C library's, for the programs that link this file:
+// a TCP peer that is gone is 0.0.0.0:0. Whoever uses the connection finds its end.
+extern "C" int getpeername(int socket, sockaddr* __restrict address,
+                           socklen_t* __restrict length) noexcept {
+  const auto result = static_cast<int>(::syscall(SYS_getpeername, socket, address, length));
+  int domain = 0;
+  socklen_t domain_length = sizeof(domain);
+  if (result == 0 || errno != ENOTCONN || *length < sizeof(sockaddr_in) ||
+      ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &domain_length) != 0 ||
+      (domain != AF_INET && domain != AF_INET6)) {
+    return result;
+  }
+  sockaddr_in nobody{};
+  nobody.sin_family = AF_INET;
+  std::memcpy(address, &nobody, sizeof(nobody));
+  *length = sizeof(nobody);
+  return 0;
+}

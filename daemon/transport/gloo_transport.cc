@@ -416,9 +416,10 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(std::shared_ptr<GlooDevic
 
 // Gloo's own thread asks for the name of whoever has connected, and throws, which ends the process, when
 // that one has hung up in the meantime. In place of the C library's, for the programs that link this file:
-// a TCP peer that is gone is 0.0.0.0:0. Whoever uses the connection finds its end.
-extern "C" int getpeername(int socket, sockaddr* __restrict address,
-                           socklen_t* __restrict length) noexcept {
+// a TCP peer that is gone is 0.0.0.0:0. Whoever uses the connection finds its end. Visible, or Gloo's
+// library would not find it.
+extern "C" [[gnu::visibility("default")]] int getpeername(int socket, sockaddr* __restrict address,
+                                                          socklen_t* __restrict length) noexcept {
   const auto result = static_cast<int>(::syscall(SYS_getpeername, socket, address, length));
   int domain = 0;
   socklen_t domain_length = sizeof(domain);

@@ -85,6 +85,7 @@ absl::Status JobCore::CheckOffer(uint32_t rank) const {
 void JobCore::Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline) {
   rank.ticket = ticket;
   rank.deadline = std::min(deadline, now + options_.peer_timeout);
+  rank.gave_up = false;
 }
 
 void JobCore::Answer(Rank& rank, const absl::Status& status, Actions& actions) {
@@ -355,6 +356,7 @@ void JobCore::Detach(absl::Time now, Rank& rank, Actions& actions) {
   rank.stage = Stage::kAbsent;
   rank.session = 0;
   rank.stepping = false;
+  rank.gave_up = false;
   if (!rank_of_.empty()) return;
   const bool all_closed = AllHere([](const Rank& r) { return r.closed; });
   if (all_closed || !initialized_ || !failure_.ok()) {
@@ -376,6 +378,7 @@ Actions JobCore::Tick(absl::Time now) {
     if (rank.stage == Stage::kBeginning) rank.stage = Stage::kRegistered;
     if (rank.stage == Stage::kRegistering) rank.stage = Stage::kOpen;
     rank.stepping = false;
+    rank.gave_up = true;
     Answer(rank, status, actions);
   }
   if (rank_of_.empty() && now >= orphaned_since_ + options_.orphan_timeout) {
@@ -402,14 +405,17 @@ absl::Status JobCore::Missing(const Rank& waiting) const {
                             "; nothing changed, call again"));
 }
 
-// The ranks that are not yet where they are waited for.
+// The ranks that are not yet where they are waited for. One that waited in vain itself is not to
+// blame, and is named only when there is no other.
 std::string JobCore::Others(Stage at_least, bool stepping) const {
   std::vector<uint32_t> missing;
+  std::vector<uint32_t> gave_up;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     const Rank& r = ranks_[rank];
-    if (!r.here) continue;
-    if (r.stage < at_least || (stepping && !r.stepping)) missing.push_back(rank);
+    if (!r.here || (r.stage >= at_least && (!stepping || r.stepping))) continue;
+    (r.gave_up ? gave_up : missing).push_back(rank);
   }
+  if (missing.empty()) missing = std::move(gave_up);
   return missing.empty() ? "" : RankList(missing);
 }
 

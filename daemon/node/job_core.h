@@ -131,6 +131,7 @@ class JobCore {
     bool closed = false;     // left in order
     Ticket ticket = 0;       // of the request that waits; 0: none
     absl::Time deadline;     // of that request
+    bool gave_up = false;    // waited in vain and has not called again
     bool stepping = false;   // has arrived at step last_step_ + 1
     std::string hypers;
   };

@@ -40,7 +40,7 @@ class ReconnectTest : public ::testing::Test {
   Endpoint At(const std::string& address) {
     Endpoint endpoint;
     endpoint.address = address;
-    endpoint.connect_timeout = milliseconds(200);
+    endpoint.connect_timeout = milliseconds(5000);
     endpoint.call_timeout = milliseconds(5000);
     return endpoint;
   }

@@ -41,12 +41,10 @@ absl::Status FirstError(const std::vector<absl::StatusOr<v1::StepResponse>>& ans
 
 class EngineTest : public ::testing::Test {
  protected:
+  explicit EngineTest(const EngineOptions& options = Options()) : node_(options) {}
   static EngineOptions Options() {
     EngineOptions options;
     options.slots = 2;
-    // Short, because tests of a lost peer wait for it in real time.
-    options.step_timeout = absl::Milliseconds(400);
-    options.attach_timeout = absl::Milliseconds(300);
     return options;
   }
   void AwaitNoJob() {
@@ -56,8 +54,20 @@ class EngineTest : public ::testing::Test {
     ASSERT_TRUE(engine_.JobStatuses().empty());
   }
 
-  TestNode node_{Options()};
+  TestNode node_;
   Engine& engine_ = node_.engine();
+};
+
+// For what is found out by waiting in vain.
+class ImpatientEngineTest : public EngineTest {
+ protected:
+  ImpatientEngineTest() : EngineTest(Impatient()) {}
+  static EngineOptions Impatient() {
+    EngineOptions options = Options();
+    options.step_timeout = absl::Seconds(1);
+    options.attach_timeout = absl::Milliseconds(300);
+    return options;
+  }
 };
 
 TEST_F(EngineTest, SeveralJobsRunAtOnceAndDoNotTouchEachOther) {
@@ -153,7 +163,7 @@ TEST_F(EngineTest, ALiveRankCannotBeTaken) {
   EXPECT_EQ(wire::ReasonOf(second.Open("two")), v1::ERROR_REASON_RANK_TAKEN);
 }
 
-TEST_F(EngineTest, ASessionThatNeverSaysHelloIsDropped) {
+TEST_F(ImpatientEngineTest, ASessionThatNeverSaysHelloIsDropped) {
   const TestJob job = SmallJob(1);
   v1::OpenRequest request;
   request.set_job_id("small");
@@ -251,7 +261,7 @@ TEST_F(EngineTest, HyperParametersMustAgreeAndBeSound) {
   EXPECT_TRUE(FirstError(run.Step(1)).ok());
 }
 
-TEST_F(EngineTest, AMissingWorkerIsNamedWithinTheDeadlineAndTheStepCanBeRetried) {
+TEST_F(ImpatientEngineTest, AMissingWorkerIsNamedWithinTheDeadlineAndTheStepCanBeRetried) {
   const TestJob job = SmallJob(3);
   TestRun run(&engine_, job);
   ASSERT_TRUE(run.Start().ok());

@@ -26,6 +26,8 @@ class JobCoreTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kGeneration = 5;
 
+  explicit JobCoreTest(std::vector<uint32_t> ranks = {0, 1}) : ranks_(std::move(ranks)) {}
+
   absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
   // Writes actions down as words, in order.
@@ -67,10 +69,10 @@ class JobCoreTest : public ::testing::Test {
   }
   // The plan for all registrations sent so far.
   Actions Plan(double at) {
-    for (uint32_t rank : {0U, 1U}) {
+    for (const uint32_t rank : ranks_) {
       Words(core_.RegistrationAnswered(At(at), 10 + rank, absl::OkStatus()));
     }
-    return core_.PlanArrived(At(at), kGeneration, {0, 1});
+    return core_.PlanArrived(At(at), kGeneration, ranks_);
   }
   Actions Begin(uint32_t rank, Ticket ticket, double at = 0) {
     return core_.Begin(At(at), 10 + rank, ticket, absl::InfiniteFuture(), kGeneration, false);
@@ -79,15 +81,15 @@ class JobCoreTest : public ::testing::Test {
                const std::string& hypers = "h") {
     return core_.Step(At(at), 10 + rank, ticket, absl::InfiniteFuture(), kGeneration, step, hypers);
   }
-  // Both ranks ready for step 1.
+  // All ranks ready for step 1.
   void Start() {
-    for (uint32_t rank : {0U, 1U}) {
+    for (const uint32_t rank : ranks_) {
       Attach(rank);
       Words(Register(rank, 100 + rank));
     }
     Words(Plan(0));
-    for (uint32_t rank : {0U, 1U}) Words(core_.ArenaGiven(At(0), 10 + rank, absl::OkStatus()));
-    for (uint32_t rank : {0U, 1U}) Words(Begin(rank, 200 + rank));
+    for (const uint32_t rank : ranks_) Words(core_.ArenaGiven(At(0), 10 + rank, absl::OkStatus()));
+    for (const uint32_t rank : ranks_) Words(Begin(rank, 200 + rank));
     Words(core_.Initialized(At(0), absl::OkStatus()));
   }
   void Apply(uint64_t step) {
@@ -96,8 +98,9 @@ class JobCoreTest : public ::testing::Test {
     Words(core_.StepDone(At(0), absl::OkStatus()));
   }
 
+  const std::vector<uint32_t> ranks_;
   JobCore core_{{.job_id = "job",
-                 .world_size = 2,
+                 .world_size = static_cast<uint32_t>(ranks_.size()),
                  .peer_timeout = absl::Seconds(60),
                  .orphan_timeout = absl::Seconds(1000)}};
   std::map<Ticket, absl::Status> replies_;
@@ -191,6 +194,25 @@ TEST_F(JobCoreTest, AMissingWorkerIsNamedAtTheDeadlineAndTheStepMayBeRetried) {
   EXPECT_EQ(wire::ReasonOf(Told(1)), v1::ERROR_REASON_WORKER_MISSING);
   EXPECT_THAT(std::string(Told(1).message()), HasSubstr("step 1 waits for rank 1"));
   Apply(1);
+}
+
+class ThreeRanksTest : public JobCoreTest {
+ protected:
+  ThreeRanksTest() : JobCoreTest({0, 1, 2}) {}
+};
+
+TEST_F(ThreeRanksTest, ARankThatWaitedInVainIsNotToBlame) {
+  Start();
+  Words(Step(0, 1, 1, /*at=*/10));
+  Words(Step(2, 2, 1, /*at=*/11));
+  Words(core_.Tick(At(70)));
+  Words(core_.Tick(At(71)));
+  // They gave up one after the other, because of the same one.
+  EXPECT_THAT(std::string(Told(1).message()), HasSubstr("waits for rank 1;"));
+  EXPECT_THAT(std::string(Told(2).message()), HasSubstr("waits for rank 1;"));
+  Words(Step(1, 3, 1, /*at=*/72));
+  Words(core_.Tick(At(132)));
+  EXPECT_THAT(std::string(Told(3).message()), HasSubstr("waits for ranks 0, 2;"));
 }
 
 TEST_F(JobCoreTest, TheCallersOwnDeadlineCountsWhenItIsSooner) {

@@ -156,7 +156,7 @@ TEST_P(TransportTest, ASilentPeerIsNamedByTheDeadline) {
   EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(waited.message(), "job/1/1: node 'b' did not send the 8 B of batch 99 in time");
   EXPECT_GE(MonotonicNow(), deadline);
-  EXPECT_LT(MonotonicNow(), deadline + absl::Seconds(2)) << "a loaded machine, or a wait that hung";
+  EXPECT_LT(MonotonicNow(), deadline + absl::Seconds(10)) << "a wait that hung";
 }
 
 TEST_P(TransportTest, APeerThatDoesNotTakeIsNamed) {

@@ -6,7 +6,7 @@
 #
 #   bash tests/run.sh                everything (about 20 minutes on 2 cores, the first time)
 #   bash tests/run.sh --quick        release build, its tests, and the Python tests
-#   bash tests/run.sh --only PART    one of: setup lint release python clang asan tsan
+#   bash tests/run.sh --only PART    one of: setup lint release python asan tsan
 #
 # A failing part does not stop the others. Each test case counts once a build that runs it; setup,
 # each lint and each build count as one. Logs and JUnit files are in build/test-results.
@@ -70,34 +70,32 @@ part_lint() {
 
 part_release() { build_and_test release; }
 
-# These tests mostly wait, so in a whole run the clang build goes on beside them, behind all else.
-clang_ahead=
-build_clang_ahead() {
-  [[ " ${parts[*]} " == *" clang "* ]] || return 0
-  nice -n 19 bash -c "cmake --preset clang && cmake --build --preset clang -j $(nproc)" >/dev/null 2>&1 &
-  clang_ahead=$!
-  trap 'kill "$clang_ahead" 2>/dev/null' EXIT
+# These tests mostly wait, so in a whole run the next build goes on beside them, behind all else.
+asan_ahead=
+build_asan_ahead() {
+  [[ " ${parts[*]} " == *" asan "* ]] || return 0
+  nice -n 19 bash -c "cmake --preset asan && cmake --build --preset asan -j $(nproc)" >/dev/null 2>&1 &
+  asan_ahead=$!
+  trap 'kill "$asan_ahead" 2>/dev/null' EXIT
 }
 
 part_python() {
-  build_clang_ahead
+  build_asan_ahead
   rm -f "$RESULTS/python.xml"
   .venv/bin/python -m pytest tests/lint_test.py tests/client tests/e2e -q -p no:cacheprovider --junitxml "$RESULTS/python.xml" \
     >"$RESULTS/python.log" 2>&1
   cases python $?
 }
 
-part_asan() { UBSAN_OPTIONS=print_stacktrace=1 build_and_test asan; }
+part_asan() {
+  [ -z "$asan_ahead" ] || wait "$asan_ahead"
+  UBSAN_OPTIONS=print_stacktrace=1 build_and_test asan  # what is left to build, and the verdict
+}
 
 # gRPC, protobuf and others come without instrumentation; their accesses are left out, not their
 # names: a race of ours inside their callbacks is still found.
 part_tsan() {
   TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$PWD/tests/tsan.supp" build_and_test tsan
-}
-
-part_clang() {
-  [ -z "$clang_ahead" ] || wait "$clang_ahead"
-  build clang  # what is left of it, and its verdict
 }
 
 run_part() {
@@ -109,7 +107,7 @@ run_part() {
   echo "== $1: $verdict, $((SECONDS - start)) s"
 }
 
-parts=(setup lint release python clang asan tsan)
+parts=(setup lint release python asan tsan)
 case "${1:-}" in
   '') ;;
   --quick) parts=(release python) ;;

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step through the service costs beside its arithmetic, and against gathering in the trainer.
 
-    control   a whole step() of 20 tiny matrices and 2 workers, minus the daemon's kernel time, on one
-              slot: where slots share the clock, seconds of a stage are not seconds of a step
+    control   a whole step() of 20 tiny matrices and 2 workers, from the end of one to the end of the next,
+              minus the daemon's kernel time. On one slot: where slots share the clock, seconds of a stage
+              are not seconds of a step. Half of the turns come before the gather part, half after it
     gather    the optimizer step of the quickstart model against torch.optim.Muon on gathered
               gradients (full_tensor) in the same 2 workers, taking turns; and against the same with
               Newton-Schulz in fp32, because torch's is bf16, which is slow on CPUs without such a unit
@@ -12,6 +13,7 @@
 
 import argparse
 import contextlib
+import itertools
 import json
 import pathlib
 import statistics
@@ -38,7 +40,7 @@ from worker_pool import WorkerPool  # noqa: E402
 
 WORKERS = 2
 TINY = {f"w{i}": (16, 16) for i in range(20)}
-CONTROL_TURNS = 5
+CONTROL_TURNS = 5  # before and after the gather part
 KERNEL_STAGES = ("orthogonalize", "apply")
 
 
@@ -52,17 +54,22 @@ def timed(work) -> float:
 
 def control(rank: int, world_size: int, address: str, metrics: str, job: str,
             steps: int) -> dict[str, object]:
+    """When each step has ended on this worker. They are back to back: workers leave a barrier of Gloo up to
+    half a millisecond one after the other, and the step would be charged with it."""
+    ends = []
     bag = trainers.Bag(trainers.random_tensors(TINY, 0), "rows")
     bag.feed(trainers.random_tensors(TINY, 1))
     with dmuon.Muon(bag, job=job, address=address, verbose=False) as opt:
         for _ in range(20):
             opt.step()
         dist.barrier()
-        yielded = [timed(opt.step) for _ in range(steps)]
+        for _ in range(steps):
+            opt.step()
+            ends.append(time.monotonic())  # one clock for all processes
         dist.barrier()
         seen = metrics_of(metrics, job) if rank == 0 else {}
         dist.barrier()
-    return {"service": yielded, "metrics": seen}
+    return {"ends": ends, "metrics": seen}
 
 
 def metrics_of(metrics: str, job: str) -> dict[str, float]:
@@ -141,7 +148,7 @@ def against_gather(rank: int, world_size: int, address: str, metrics: str, job: 
 
 
 def slowest(runs: list[list[float]]) -> list[float]:
-    """A step has ended when it has on every worker."""
+    """Of each step; it has ended when it has on every worker."""
     return [max(times) for times in zip(*runs, strict=True)]
 
 
@@ -149,17 +156,22 @@ def metrics_address(daemon: Daemon) -> str:
     return daemon.status()["node"]["metrics_address"]
 
 
-def measure_control(pool: WorkerPool, steps: int) -> dict[str, float]:
-    """On one slot, where the seconds of a stage are seconds on the clock."""
-    whole_us, kernel_us = [], []
+def control_turns(pool: WorkerPool, steps: int) -> list[tuple[float, float]]:
+    """(microseconds of a whole step, of its kernels) of each turn."""
+    turns = []
     with contextlib.closing(Daemon("--slots", "1", "--threads-per-slot", "1").start()) as daemon:
         for turn in range(CONTROL_TURNS):
-            runs = pool.run(control, daemon.address, metrics_address(daemon), f"control-{turn}",
-                            steps // CONTROL_TURNS)
+            runs = pool.run(control, daemon.address, metrics_address(daemon), f"control-{turn}", steps)
             seen = runs[0]["metrics"]
-            whole_us.append(statistics.median(slowest([run["service"] for run in runs])) * 1e6)
-            kernel_us.append(sum(seen[stage] for stage in KERNEL_STAGES) / seen["steps"] * 1e6)
-    overhead_us = sorted(w - k for w, k in zip(whole_us, kernel_us, strict=True))
+            ends = slowest([run["ends"] for run in runs])
+            turns.append((statistics.median(b - a for a, b in itertools.pairwise(ends)) * 1e6,
+                          sum(seen[stage] for stage in KERNEL_STAGES) / seen["steps"] * 1e6))
+    return turns
+
+
+def control_summary(turns: list[tuple[float, float]]) -> dict[str, float]:
+    whole_us, kernel_us = zip(*turns, strict=True)
+    overhead_us = sorted(whole - kernel for whole, kernel in turns)
     return {"whole_us_p50": statistics.median(whole_us), "kernel_us_mean": statistics.median(kernel_us),
             "overhead_us_p50": statistics.median(overhead_us), "overhead_us_low": overhead_us[0],
             "overhead_us_high": overhead_us[-1]}
@@ -183,20 +195,21 @@ def measure_gather(pool: WorkerPool, daemon: Daemon, rounds: int, torch_rounds: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=pathlib.Path, help="writes rows and summary")
-    parser.add_argument("--steps", type=int, default=1000, help="of the control part, all turns")
+    parser.add_argument("--steps", type=int, default=200, help="of each turn of the control part")
     parser.add_argument("--rounds", type=int, default=20, help="turns of the gather part")
     parser.add_argument("--torch-rounds", type=int, default=3, help="of them with torch.optim.Muon")
     args = parser.parse_args()
     with WorkerPool(WORKERS) as pool:
-        parts = {"control": measure_control(pool, args.steps)}
+        turns = control_turns(pool, args.steps)
         daemon = Daemon("--slots", str(WORKERS), "--threads-per-slot", "1")
         with contextlib.closing(daemon.start()):
-            parts["gather"] = measure_gather(pool, daemon, args.rounds, args.torch_rounds)
+            gather = measure_gather(pool, daemon, args.rounds, args.torch_rounds)
+        turns += control_turns(pool, args.steps)
+    parts = {"control": control_summary(turns), "gather": gather}
     rows = [{"part": part, "what": what, "value": value}
             for part, values in parts.items() for what, value in values.items()]
     for row in rows:
         print(f"{row['part']:8}  {row['what']:16}  {row['value']:12.3f}")
-    gather = parts["gather"]
     # Ratios are service time / gather time: below 1 the service is faster.
     summary = {
         "control_overhead_us_p50": parts["control"]["overhead_us_p50"],
@@ -205,7 +218,7 @@ def main() -> None:
         "outside_stages": gather["outside_stages"],
     }
     control_part = parts["control"]
-    print(f"\ncontrol overhead {control_part['overhead_us_p50']:.0f} us (target 1000; {CONTROL_TURNS} turns from "
+    print(f"\ncontrol overhead {control_part['overhead_us_p50']:.0f} us (target 1000; {len(turns)} turns from "
           f"{control_part['overhead_us_low']:.0f} to {control_part['overhead_us_high']:.0f})")
     for key, name in (("torch", "torch.optim.Muon"), ("fp32", "Muon in fp32")):
         print(f"the service takes {gather[f'{key}_ratio_p50']:.3f} of the time of {name} after gathering (80 % of "

@@ -18,7 +18,7 @@ namespace dmuon {
 
 class CoordinatorLink {
  public:
-  // Called for every plan and refusal that concerns this node, from a thread of the link, never from
+  // Called for every event that concerns this node, from a thread of the link, never from
   // inside one of the calls below. Must not block.
   using PlanSink = std::function<void(const v1::WatchPlansResponse& event)>;
 
@@ -32,8 +32,8 @@ class CoordinatorLink {
 
   // Thread-safe. UNAVAILABLE while there is no coordinator: the caller tells its worker to retry.
   virtual absl::Status RegisterWorker(v1::RegisterWorkerRequest request) = 0;
-  // `generation`: of the plan that is released; 0 when there was none.
-  virtual absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) = 0;
+  // As dmuon.v1.ReleaseJobRequest says; `request.node` is filled in.
+  virtual absl::Status ReleaseJob(v1::ReleaseJobRequest request) = 0;
 
   // The meeting of a job's nodes, as dmuon.v1.Meeting says; `meeting.node` is filled in.
   virtual absl::StatusOr<uint64_t> NextAttempt(v1::Meeting meeting) = 0;

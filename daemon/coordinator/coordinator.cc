@@ -84,34 +84,6 @@ void AddReason(absl::string_view text, Outcome& outcome) {
 
 }  // namespace
 
-uint64_t Coordinator::Job::LastSequence(const std::string& node_id) const {
-  uint64_t last = 0;
-  for (const auto& [rank, registration] : ranks) {
-    if (registration.node_id == node_id) last = std::max(last, registration.sequence);
-  }
-  return last;
-}
-
-v1::WatchPlansResponse Coordinator::Job::PlanEvent(const std::string& node_id) const {
-  v1::WatchPlansResponse event;
-  *event.mutable_plan() = *plan;
-  event.set_last_sequence(LastSequence(node_id));
-  if (const auto it = routes.find(node_id); it != routes.end()) *event.mutable_routes() = it->second;
-  return event;
-}
-
-v1::WatchPlansResponse Coordinator::Job::RefusalEvent(const std::string& node_id,
-                                                      const absl::Status& why) const {
-  v1::WatchPlansResponse event;
-  v1::Refusal& refusal = *event.mutable_refusal();
-  refusal.set_job_id(spec.job_id());
-  refusal.set_code(static_cast<int32_t>(why.code()));
-  refusal.set_message(std::string(why.message()));
-  refusal.set_reason(std::string(wire::ReasonName(wire::ReasonOf(why))));
-  event.set_last_sequence(LastSequence(node_id));
-  return event;
-}
-
 Coordinator::Coordinator(Options options)
     : options_(options), highest_generation_(options.highest_generation) {}
 
@@ -225,6 +197,7 @@ Outcome Coordinator::Leave(absl::Time /*now*/, const v1::LeaveRequest& request) 
   ForgetWaiting(request.node().node_id());
   Outcome outcome;
   outcome.reason = absl::StrCat("node ", request.node().node_id(), " leaves");
+  EndReleased(outcome);
   return outcome;
 }
 
@@ -243,6 +216,7 @@ Outcome Coordinator::Tick(absl::Time now) {
     ForgetWaiting(member->first);
     member = members_.erase(member);
   }
+  EndReleased(outcome);
   return outcome;
 }
 
@@ -394,13 +368,43 @@ Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest&
   const std::string& node_id = request.node().node_id();
   const uint64_t generation = job->second.plan.has_value() ? job->second.plan->generation() : 0;
   if (generation != request.generation()) return outcome;
+  AddReason(absl::StrCat("job ", request.job_id(), " is released by node ", node_id), outcome);
   if (generation == 0) {
     ForgetWaiting(node_id, job);
+  } else if (request.in_order()) {
+    job->second.released.insert(node_id);
+    EndReleased(outcome);
   } else {
-    jobs_.erase(job);
+    EndJob(job, node_id, outcome);
   }
-  outcome.reason = absl::StrCat("job ", request.job_id(), " is released by node ", node_id);
   return outcome;
+}
+
+void Coordinator::EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome) {
+  v1::WatchPlansResponse event;
+  event.mutable_end()->set_job_id(job->first);
+  event.mutable_end()->set_generation(job->second.plan->generation());
+  for (const std::string& node : job->second.plan->nodes()) {
+    if (node != except) outcome.outgoing.push_back({node, event});
+  }
+  jobs_.erase(job);
+}
+
+void Coordinator::EndReleased(Outcome& outcome) {
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto current = job++;
+    const Job& ended = current->second;
+    if (ended.released.empty()) continue;
+    const auto& nodes = ended.plan->nodes();
+    const bool needed = std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node) {
+      // One that this coordinator has not seen yet may come back.
+      const bool alive = members_.contains(node) || ended.incarnations.at(node).empty();
+      return alive && !ended.released.contains(node);
+    });
+    if (needed) continue;
+    AddReason(absl::StrCat("job ", current->first, " has ended"), outcome);
+    EndJob(current, "", outcome);
+  }
 }
 
 absl::Status Coordinator::CheckMeeting(const v1::Meeting& meeting) const {
@@ -419,9 +423,17 @@ absl::Status Coordinator::CheckMeeting(const v1::Meeting& meeting) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Coordinator::NextAttempt(const v1::Meeting& meeting) {
-  DMUON_RETURN_IF_ERROR(CheckMeeting(meeting));
-  return jobs_.at(meeting.job_id()).meeting_point.NextAttempt(meeting.attempt());
+Outcome Coordinator::NextAttempt(const v1::Meeting& meeting, uint64_t& attempt) {
+  if (absl::Status status = CheckMeeting(meeting); !status.ok()) return Fail(std::move(status));
+  Outcome outcome;
+  Job& job = jobs_.at(meeting.job_id());
+  const uint64_t former = job.meeting_point.attempt();
+  attempt = job.meeting_point.NextAttempt(meeting.attempt());
+  if (attempt == former) return outcome;
+  for (const std::string& node : job.plan->nodes()) {
+    if (node != meeting.node().node_id()) outcome.outgoing.push_back({node, job.CallEvent()});
+  }
+  return outcome;
 }
 
 absl::Status Coordinator::SetKey(const v1::SetKeyRequest& request) {
@@ -435,65 +447,6 @@ absl::StatusOr<std::optional<std::string>> Coordinator::GetKey(
   DMUON_RETURN_IF_ERROR(CheckMeeting(request.meeting()));
   return jobs_.at(request.meeting().job_id())
       .meeting_point.Get(request.meeting().attempt(), request.key());
-}
-
-std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string& node_id) const {
-  std::vector<v1::WatchPlansResponse> events;
-  for (const auto& [id, job] : jobs_) {
-    if (job.plan.has_value() && job.incarnations.count(node_id) > 0) {
-      events.push_back(job.PlanEvent(node_id));
-    }
-  }
-  return events;
-}
-
-v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
-  v1::GetClusterStatusResponse status;
-  for (const auto& [id, member] : members_) {
-    v1::NodeStatus& node = *status.add_nodes();
-    node.mutable_node()->set_node_id(id);
-    node.mutable_node()->set_incarnation(member.incarnation);
-    node.set_slots(member.slots);
-    node.set_lease_remaining_seconds(absl::ToDoubleSeconds(member.lease_end - now));
-  }
-  for (const auto& [id, job] : jobs_) {
-    v1::JobStatus& entry = *status.add_jobs();
-    entry.set_job_id(id);
-    entry.set_world_size(job.spec.world_size());
-    entry.set_registered_ranks(static_cast<uint32_t>(job.ranks.size()));
-    entry.set_tensors(static_cast<uint64_t>(job.spec.tensors_size()));
-    if (job.plan.has_value()) {
-      entry.set_generation(job.plan->generation());
-      entry.set_digest(job.plan->digest());
-      entry.set_state("planned");
-    } else {
-      entry.set_state(absl::StrCat("waits for ", job.spec.world_size() - job.ranks.size(), " of ",
-                                   job.spec.world_size(), " ranks"));
-    }
-  }
-  status.set_highest_generation(highest_generation_);
-  return status;
-}
-
-absl::StatusOr<v1::GetPlanResponse> Coordinator::GetPlan(const std::string& job_id) const {
-  const auto job = jobs_.find(job_id);
-  if (job == jobs_.end() || !job->second.plan.has_value()) {
-    return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
-                       absl::StrCat("job '", job_id, "' has no plan"));
-  }
-  v1::GetPlanResponse response;
-  *response.mutable_plan() = *job->second.plan;
-  *response.mutable_job() = job->second.spec;
-  std::vector<const v1::Routes*> routes;  // by node
-  for (const std::string& node : job->second.plan->nodes()) {
-    const auto it = job->second.routes.find(node);
-    if (it == job->second.routes.end()) return response;
-    routes.push_back(&it->second);
-  }
-  for (v1::LinkLoad& load : plan::LinkLoads(job->second.spec, *job->second.plan, routes)) {
-    *response.add_links() = std::move(load);
-  }
-  return response;
 }
 
 }  // namespace dmuon::coordinator

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,11 +77,13 @@ class Coordinator {
   // then, and plan or refusal go out as events. A rank that registers again replaces what it
   // registered before; in a planned job it must say the same and gets the current plan again.
   Outcome RegisterWorker(absl::Time now, const v1::RegisterWorkerRequest& request);
-  // OK also when the job or its generation is unknown: releasing twice is harmless.
+  // OK also when the job or its generation is unknown: releasing twice is harmless. A job released in
+  // order ends, and its nodes are told, when every node has released it or is no member any more.
   Outcome ReleaseJob(absl::Time now, const v1::ReleaseJobRequest& request);
   // The meeting of a planned job's nodes. All: NOT_FOUND/UNKNOWN_JOB when the job is not planned,
   // FAILED_PRECONDITION/STALE_GENERATION for another plan, ABORTED when a newer attempt has begun.
-  absl::StatusOr<uint64_t> NextAttempt(const v1::Meeting& meeting);
+  // A new attempt calls the job's other nodes.
+  Outcome NextAttempt(const v1::Meeting& meeting, uint64_t& attempt);
   absl::Status SetKey(const v1::SetKeyRequest& request);
   // nullopt: nobody has set it yet.
   [[nodiscard]] absl::StatusOr<std::optional<std::string>> GetKey(
@@ -90,7 +93,7 @@ class Coordinator {
 
   [[nodiscard]] bool IsMember(const v1::NodeIdentity& node) const;
   [[nodiscard]] size_t member_count() const { return members_.size(); }
-  // All current plans that concern the node, for a watch that begins.
+  // All current plans that concern the node, and calls to meet, for a watch that begins.
   [[nodiscard]] std::vector<v1::WatchPlansResponse> CurrentEvents(const std::string& node_id) const;
   [[nodiscard]] v1::GetClusterStatusResponse Status(absl::Time now) const;
   // NOT_FOUND/UNKNOWN_JOB.
@@ -120,12 +123,14 @@ class Coordinator {
     std::optional<v1::Plan> plan;
     std::map<std::string, v1::Routes> routes;  // by node id; only of a plan that was made here
     MeetingPoint meeting_point;
+    std::set<std::string> released;  // nodes whose workers have left in order
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
 
     [[nodiscard]] v1::WatchPlansResponse PlanEvent(const std::string& node_id) const;
     [[nodiscard]] v1::WatchPlansResponse RefusalEvent(const std::string& node_id,
                                                       const absl::Status& why) const;
+    [[nodiscard]] v1::WatchPlansResponse CallEvent() const;
     // Of the node's registrations.
     [[nodiscard]] uint64_t LastSequence(const std::string& node_id) const;
   };
@@ -142,6 +147,10 @@ class Coordinator {
   Outcome RegisterWaiting(const v1::RegisterWorkerRequest& request);
   Outcome RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job);
   void PlanJob(Jobs::iterator job, Outcome& outcome);
+  // Tells every node of a planned job, but for `except`, that it is over, and forgets it.
+  void EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome);
+  // Ends the jobs that were released and that no member needs any more.
+  void EndReleased(Outcome& outcome);
   // Tells every node concerned, but for `except`, and forgets the job.
   void Refuse(Jobs::iterator job, const absl::Status& why, absl::string_view except,
               Outcome& outcome);

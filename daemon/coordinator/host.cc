@@ -49,8 +49,8 @@ absl::Status Host::Run(const std::function<Outcome(Coordinator&, absl::Time)>& i
 absl::Status Host::Settle(Outcome outcome, Touched& touched) {
   for (Outgoing& out : outcome.outgoing) {
     const auto watcher = watchers_.find(out.node_id);
-    // A node without a watch hears of plans when it begins one, and of a refusal when it asks
-    // again.
+    // A node without a watch hears of plans and calls when it begins one, and of a refusal or an end
+    // when it asks again.
     if (watcher == watchers_.end()) continue;
     watcher->second.queue->Push(std::move(out.event));
     touched.push_back(watcher->second.queue);
@@ -117,8 +117,10 @@ absl::Status Host::ReleaseJob(const v1::ReleaseJobRequest& request) {
 }
 
 absl::StatusOr<uint64_t> Host::NextAttempt(const v1::Meeting& meeting) {
-  wire::MutexLock lock(mu_);
-  return core_.NextAttempt(meeting);
+  uint64_t attempt = 0;
+  DMUON_RETURN_IF_ERROR(
+      Run([&](Coordinator& core, absl::Time) { return core.NextAttempt(meeting, attempt); }));
+  return attempt;
 }
 
 absl::Status Host::SetKey(const v1::SetKeyRequest& request) {

@@ -62,11 +62,8 @@ class LocalLink final : public CoordinatorLink {
     return host_->RegisterWorker(request);
   }
 
-  absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) override {
-    v1::ReleaseJobRequest request;
+  absl::Status ReleaseJob(v1::ReleaseJobRequest request) override {
     DMUON_RETURN_IF_ERROR(Identify(*request.mutable_node()));
-    request.set_job_id(job_id);
-    request.set_generation(generation);
     return host_->ReleaseJob(request);
   }
 

@@ -26,6 +26,8 @@ class MeetingPoint {
   // The attempt for a node whose attempt `broken` is broken (0: it had none). Begins a new one, with
   // no keys, unless that has happened already.
   uint64_t NextAttempt(uint64_t broken);
+  // The current one; 0 before the first.
+  [[nodiscard]] uint64_t attempt() const { return attempt_; }
 
   // Both: ABORTED when `attempt` is not the current one.
   absl::Status Set(uint64_t attempt, const std::string& key, const std::string& value);

@@ -321,8 +321,10 @@ v1::JoinRequest Engine::JoinReport() const {
 }
 
 void Engine::OnPlanEvent(const v1::WatchPlansResponse& event) {
-  const std::string& job_id =
-      event.has_plan() ? event.plan().job_id() : event.refusal().job_id();
+  const std::string& job_id = event.has_plan()      ? event.plan().job_id()
+                              : event.has_refusal() ? event.refusal().job_id()
+                              : event.has_call()    ? event.call().job_id()
+                                                    : event.end().job_id();
   wire::MutexLock lock(mu_);
   if (event.has_plan()) {
     highest_generation_ = std::max(highest_generation_, event.plan().generation());

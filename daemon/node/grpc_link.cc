@@ -70,11 +70,8 @@ class GrpcLink final : public CoordinatorLink {
     });
   }
 
-  absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) override {
-    v1::ReleaseJobRequest request;
+  absl::Status ReleaseJob(v1::ReleaseJobRequest request) override {
     *request.mutable_node() = node_;
-    request.set_job_id(job_id);
-    request.set_generation(generation);
     v1::ReleaseJobResponse response;
     return Call([&](grpc::ClientContext* context) {
       return stub_->ReleaseJob(context, request, &response);

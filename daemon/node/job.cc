@@ -19,7 +19,6 @@
 namespace dmuon::node {
 namespace {
 
-constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 constexpr size_t kMaxQueuedInputs = 100'000;  // a bound for a flood; a job queues a few a worker
 
 absl::Status Draining() {
@@ -55,6 +54,7 @@ Job::Job(JobCoreOptions options, JobEnvironment environment)
     : job_id_(options.job_id),
       world_size_(options.world_size),
       peer_timeout_(options.peer_timeout),
+      orphan_timeout_(options.orphan_timeout),
       environment_(std::move(environment)),
       core_(std::move(options)) {
   PublishSnapshot();
@@ -88,7 +88,7 @@ void Job::Loop() {
     {
       wire::MutexLock lock(mu_);
       while (inputs_.empty() && !stopping_) {
-        const absl::Time next = std::min(core_.next_deadline(), resend_at_);
+        const absl::Time next = std::min({core_.next_deadline(), resend_at_, kept_until_});
         const absl::Time now = MonotonicNow();
         if (next <= now) break;
         if (next == absl::InfiniteFuture()) {
@@ -107,6 +107,7 @@ void Job::Loop() {
     if (input) input();
     ResendRegistrations();
     CarryOut(core_.Tick(MonotonicNow()));
+    if (MonotonicNow() >= kept_until_) Forget();
     PublishSnapshot();
   }
   for (auto& [ticket, reply] : replies_) reply(Draining());
@@ -258,94 +259,6 @@ void Job::Gone(SessionId session) {
   });
 }
 
-void Job::OnPlanEvent(v1::WatchPlansResponse event) {
-  Post([this, event = std::move(event)] {
-    if (core_.generation() != 0) return;  // a planned job keeps its plan while it lives
-    const std::vector<uint32_t> answered = AnsweredRanks(event.last_sequence());
-    if (event.has_refusal()) {
-      const v1::Refusal& refusal = event.refusal();
-      LogWarning("job ", job_id_, ": refused: ", refusal.message());
-      Refuse(answered, wire::Error(static_cast<absl::StatusCode>(refusal.code()),
-                                   wire::ReasonFromName(refusal.reason()), refusal.message()));
-      return;
-    }
-    // Made for a former job of this id, or before a rank registered anew: ours is on its way.
-    const std::vector<uint32_t> ranks = RanksHere(event.plan());
-    if (ranks.empty() || !std::includes(answered.begin(), answered.end(), ranks.begin(), ranks.end())) {
-      LogInfo("job ", job_id_, ": generation ", event.plan().generation(),
-              " is older than the registrations here");
-      return;
-    }
-    if (absl::Status status = Adopt(event.plan(), event.routes()); !status.ok()) {
-      LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
-      Release(event.plan().generation());
-      Refuse(answered, status);
-      return;
-    }
-    unsent_.clear();
-    CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation(), ranks));
-  });
-}
-
-std::vector<uint32_t> Job::AnsweredRanks(uint64_t last_sequence) const {
-  std::vector<uint32_t> ranks;
-  for (const auto& [rank, shards] : accepted_) {
-    if (shards.sequence <= last_sequence) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
-void Job::Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why) {
-  for (const uint32_t rank : ranks) accepted_.erase(rank);
-  CarryOut(core_.PlanRefused(MonotonicNow(), ranks, why));
-}
-
-// Ascending.
-std::vector<uint32_t> Job::RanksHere(const v1::Plan& plan) const {
-  std::vector<uint32_t> ranks;
-  for (int rank = 0; rank < plan.rank_nodes_size(); ++rank) {
-    const auto node = static_cast<int>(plan.rank_nodes(rank));
-    if (node < plan.nodes_size() && plan.nodes(node) == environment_.node.node_id()) {
-      ranks.push_back(static_cast<uint32_t>(rank));
-    }
-  }
-  return ranks;
-}
-
-absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
-  DMUON_RETURN_IF_ERROR(plan::ValidatePlan(spec_, plan, routes));
-  const std::vector<uint32_t> ranks = RanksHere(plan);
-  const uint32_t self = plan.rank_nodes(static_cast<int>(ranks.front()));
-  DMUON_ASSIGN_OR_RETURN(
-      state_share_,
-      environment_.budget->Take(StepPipeline::BytesFor(spec_, plan, routes, self),
-                                absl::StrCat("the optimizer state of job '", job_id_, "'")));
-  plan_ = plan;
-  if (plan.nodes_size() > 1) {
-    peers_ = std::make_shared<Peers>(plan_, self, environment_.link, environment_.connect_peers);
-    {
-      wire::MutexLock lock(mu_);
-      to_cancel_ = peers_;
-      if (stopping_) peers_->Cancel();
-    }
-    // Now, so that a peer that cannot be reached is found before training begins.
-    DMUON_RETURN_IF_ERROR(peers_->Connect(MonotonicNow() + environment_.connect_timeout));
-  }
-  workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
-  for (const uint32_t rank : ranks) workers_->SetShards(rank, accepted_.at(rank).boxes);
-  kernels::Backend* backend = environment_.backend;
-  const int threads = environment_.threads_per_slot;
-  slots_ = std::make_unique<SlotThreads>(environment_.slots,
-                                         [backend, threads] { backend->BindThread(threads); });
-  pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, routes, self, workers_.get(), backend,
-                                             slots_.get(), peers_.get(), environment_.overlap);
-  LogInfo("job ", job_id_, ": generation ", plan_.generation(), ", ", pipeline_->matrix_units(),
-          " matrices and ", pipeline_->elementwise_units(), " element-wise units on ",
-          environment_.slots, " slots, ", plan.nodes_size(), " nodes (", plan_.reason(), ")");
-  PublishPlan();
-  return absl::OkStatus();
-}
-
 void Job::CarryOut(Actions actions) {
   for (Action& action : actions) {
     std::visit(
@@ -367,45 +280,10 @@ void Job::CarryOut(Actions actions) {
             },
             [&](action::RunStep& run) { RunStep(run.step, run.deadline); },
             [&](action::DropSession& drop) { DropSession(drop.session); },
-            [&](action::EndJob&) { End(); },
+            [&](action::EndJob& end) { End(end.in_order); },
         },
         action);
   }
-}
-
-// Kept and sent again while there is no coordinator; the waiting request's deadline bounds it.
-void Job::SendRegistration(SessionId session) {
-  const auto it = unsent_.find(session);
-  if (it == unsent_.end()) return;
-  const uint32_t rank = sessions_.at(session)->rank();
-  const uint64_t sequence = environment_.registrations->fetch_add(1) + 1;
-  v1::RegisterWorkerRequest request;
-  *request.mutable_node() = environment_.node;
-  request.set_rank(rank);
-  *request.mutable_job() = it->second.request.job();
-  *request.mutable_shards() = it->second.request.shards();
-  request.set_sequence(sequence);
-  const absl::Status status = environment_.link->RegisterWorker(std::move(request));
-  if (absl::IsUnavailable(status) || absl::IsNotFound(status)) {
-    resend_at_ = MonotonicNow() + kResendPeriod;
-    return;
-  }
-  Registration registration = std::move(it->second);
-  unsent_.erase(it);
-  if (status.ok()) {
-    // The coordinator has compared the specification with the other ranks'.
-    spec_ = std::move(*registration.request.mutable_job());
-    accepted_[rank] = {sequence, std::move(registration.boxes)};
-  }
-  CarryOut(core_.RegistrationAnswered(MonotonicNow(), session, status));
-}
-
-void Job::ResendRegistrations() {
-  if (MonotonicNow() < resend_at_) return;
-  resend_at_ = absl::InfiniteFuture();
-  std::vector<SessionId> sessions;
-  for (const auto& [session, registration] : unsent_) sessions.push_back(session);
-  for (const SessionId session : sessions) SendRegistration(session);
 }
 
 absl::Status Job::GiveArena(SessionId session) {
@@ -471,19 +349,6 @@ void Job::DropSession(SessionId session) {
   referrals_.erase(session);
   sessions_.erase(it);
   environment_.on_session_dropped(session);
-}
-
-void Job::End() {
-  ended_ = true;
-  LogInfo("job ", job_id_, ": ended at step ", core_.last_step());
-  Release(plan_.generation());
-  environment_.on_end(job_id_);
-}
-
-void Job::Release(uint64_t generation) {
-  if (absl::Status status = environment_.link->ReleaseJob(job_id_, generation); !status.ok()) {
-    LogWarning("job ", job_id_, ": cannot tell the coordinator that it ended: ", status.message());
-  }
 }
 
 }  // namespace dmuon::node

@@ -78,6 +78,7 @@ class Job {
   void Close(SessionId session, Reply<v1::CloseResponse> reply);
   // The worker's channel has ended, or its process.
   void Gone(SessionId session);
+  // An event of the coordinator.
   void OnPlanEvent(v1::WatchPlansResponse event);
 
   [[nodiscard]] const std::string& job_id() const { return job_id_; }
@@ -111,6 +112,9 @@ class Job {
   // Ranks whose accepted registration an event that rests on `last_sequence` answers.
   std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
   void Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why);
+  void OnPlan(const v1::WatchPlansResponse& event);
+  void Meet(const v1::Meeting& call);
+  void OnEventAfterTheEnd(const v1::WatchPlansResponse& event);
   absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;
   void SendRegistration(SessionId session);
@@ -123,8 +127,9 @@ class Job {
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);
-  void End();
-  void Release(uint64_t generation);
+  void End(bool in_order);
+  void Release(uint64_t generation, bool in_order);
+  void Forget();
   void PublishPlan();
   void PublishSnapshot();
   void CountStep(const absl::Status& status, const StepReport& report, double seconds);
@@ -137,6 +142,7 @@ class Job {
   const std::string job_id_;
   const uint32_t world_size_;
   const absl::Duration peer_timeout_;
+  const absl::Duration orphan_timeout_;
   const JobEnvironment environment_;
 
   // Below: the job's thread only.
@@ -163,6 +169,7 @@ class Job {
   uint64_t skipped_steps_ = 0;
   std::deque<double> recent_seconds_;  // of the last 100 steps
   bool ended_ = false;
+  absl::Time kept_until_ = absl::InfiniteFuture();  // an ended job, for the other nodes
 
   mutable wire::Mutex mu_;
   wire::CondVar posted_;

@@ -360,7 +360,7 @@ void JobCore::Detach(absl::Time now, Rank& rank, Actions& actions) {
   if (!rank_of_.empty()) return;
   const bool all_closed = AllHere([](const Rank& r) { return r.closed; });
   if (all_closed || !initialized_ || !failure_.ok()) {
-    actions.push_back(action::EndJob{});
+    actions.push_back(action::EndJob{all_closed && initialized_ && failure_.ok()});
   } else {
     orphaned_since_ = now;
   }
@@ -383,7 +383,7 @@ Actions JobCore::Tick(absl::Time now) {
   }
   if (rank_of_.empty() && now >= orphaned_since_ + options_.orphan_timeout) {
     orphaned_since_ = absl::InfiniteFuture();
-    actions.push_back(action::EndJob{});
+    actions.push_back(action::EndJob{false});
   }
   return actions;
 }

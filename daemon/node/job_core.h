@@ -53,7 +53,9 @@ struct RunStep {
 struct DropSession {  // its arena and channel
   SessionId session = 0;
 };
-struct EndJob {};  // release state and plan; the job object goes away
+struct EndJob {  // release state and plan; the job object goes away
+  bool in_order = false;  // all workers have closed
+};
 }  // namespace action
 using Action = std::variant<action::ReplyTo, action::SendRegistration, action::GiveArena,
                             action::Initialize, action::Deliver, action::RunStep,

@@ -129,7 +129,7 @@ void Job::PublishSnapshot() {
   for (const uint32_t rank : core_.attached_ranks()) status.add_attached_ranks(rank);
   status.set_generation(core_.generation());
   status.set_last_step(core_.last_step());
-  status.set_state(core_.Describe());
+  status.set_state(ended_ ? "ended, kept for the other nodes" : core_.Describe());
   status.set_state_bytes(pipeline_ ? pipeline_->state_bytes() : 0);
   uint64_t arena_bytes = 0;
   for (const auto& [id, session] : sessions_) arena_bytes += session->arena.bytes();

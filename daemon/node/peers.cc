@@ -141,6 +141,21 @@ absl::Status Peers::Connect(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+bool Peers::Leave(uint64_t attempt) {
+  if (attempt <= attempt_) return false;
+  Drop();
+  return true;
+}
+
+void Peers::Drop() {
+  if (transport_ == nullptr) return;
+  CountTraffic();
+  ++traffic_.broken;
+  counted_ = transport::Traffic();
+  wire::MutexLock lock(mu_);
+  transport_.reset();
+}
+
 void Peers::Cancel() {
   wire::MutexLock lock(mu_);
   cancelled_ = true;
@@ -180,13 +195,7 @@ Peers::Traffic Peers::TakeTraffic() {
 
 absl::Status Peers::Broken(const absl::Status& status) {
   if (status.ok()) return status;
-  if (transport_ != nullptr) {
-    CountTraffic();
-    ++traffic_.broken;
-    counted_ = transport::Traffic();
-    wire::MutexLock lock(mu_);
-    transport_.reset();
-  }
+  Drop();
   if (Cancelled()) return Draining();
   const bool late = absl::IsDeadlineExceeded(status);
   return wire::Error(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted,

@@ -38,6 +38,9 @@ class Peers {
   // Connects, unless connected: at the beginning of every round, so that all nodes meet at the same
   // place of it. Nothing else connects.
   absl::Status Connect(absl::Time deadline);
+  // Another node calls to `attempt`: the connections are given up unless they are of it, or of a later
+  // one. True when they were; then Connect meets the others.
+  bool Leave(uint64_t attempt);
   // Gives `mine` to all others, and gets theirs: by node, mine among them.
   absl::StatusOr<std::vector<v1::PeerReport>> Tell(const v1::PeerReport& mine,
                                                    absl::Time deadline);
@@ -63,6 +66,7 @@ class Peers {
                         absl::Time deadline);
   absl::Status Exchange(transport::Batch batch, absl::Time deadline);
   absl::Status Broken(const absl::Status& status);
+  void Drop();
   bool Cancelled();
   void CountTraffic();
   v1::Meeting Meeting(uint64_t attempt) const;

@@ -90,6 +90,11 @@ absl::Status StepPipeline::Run(uint64_t step, const Hypers& hypers, absl::Time d
   return Reach(step + kLoaded, hypers, deadline, report);
 }
 
+absl::Status StepPipeline::Help(absl::Time deadline) {
+  StepReport report;
+  return Reach(reached_, {}, deadline, report);
+}
+
 bool StepPipeline::IsAheadOf(uint64_t step) const { return reached_ > step + kLoaded; }
 
 // A node that is a step ahead helps the others to where it is, before it asks for more.
@@ -99,7 +104,7 @@ absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Ti
   if (peers_ != nullptr) DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
   if (target > kLoaded && reached_ < target) FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
-  mine.set_hypers(DigestOf(hypers));
+  if (reached_ < target) mine.set_hypers(DigestOf(hypers));
   while (true) {
     DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
     const uint64_t lowest =
@@ -278,6 +283,7 @@ absl::Status StepPipeline::Check(const Reports& reports, uint64_t target) const 
       return wire::Error(static_cast<absl::StatusCode>(report.code()),
                          wire::ReasonFromName(report.reason()), report.message());
     }
+    if (report.hypers().empty()) continue;
     if (first == nullptr) first = &report;
     if (report.hypers() != first->hypers()) {
       return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_HYPER_MISMATCH,

@@ -86,6 +86,10 @@ class StepPipeline {
   absl::Status Run(uint64_t step, const std::vector<kernels::Hyper>& hypers, absl::Time deadline,
                    StepReport& report);
 
+  // Takes part in a round for what this node has reached, so that another node that has not can.
+  // Errors as of Run.
+  absl::Status Help(absl::Time deadline);
+
   // True when the state has gone beyond `step` but not every node is known to have: Run the next step
   // again, which needs no worker's gradient any more, before anybody is told of this state.
   [[nodiscard]] bool IsAheadOf(uint64_t step) const;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -56,12 +56,14 @@ class Room {
   [[nodiscard]] bool closed(uint32_t node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     return states_[node] == State::kClosed;
   }
-  void Cut(Route route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { cut_.insert(route); }
+  void Cut(Route route, uint64_t passing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { passing_[route] = passing; }
 
   // Finishes the message if its other end waits here; else `end` waits until that comes.
   void Meet(uint32_t self, uint64_t tag, End* end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const Route route = end->incoming ? Route(end->peer, self) : Route(self, end->peer);
-    if (cut_.contains(route) || closed(self) || closed(end->peer)) return;
+    const auto passing = passing_.find(route);
+    const bool cut = passing != passing_.end() && passing->second == 0;
+    if (cut || closed(self) || closed(end->peer)) return;
     const auto other = waiting_.find(Key(!end->incoming, route, tag, end->bytes()));
     if (other == waiting_.end()) {
       waiting_.emplace(Key(end->incoming, route, tag, end->bytes()), end);
@@ -69,6 +71,7 @@ class Room {
     }
     Finish(end->incoming ? *other->second : *end, end->incoming ? *end : *other->second);
     waiting_.erase(other);
+    if (passing != passing_.end()) --passing->second;
     changed.NotifyAll();
   }
   void Forget(const End* end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -93,7 +96,7 @@ class Room {
 
   const std::vector<std::string> nodes_;
   std::vector<State> states_ ABSL_GUARDED_BY(mu);
-  std::set<Route> cut_ ABSL_GUARDED_BY(mu);
+  std::map<Route, uint64_t> passing_ ABSL_GUARDED_BY(mu);  // before a route is cut
   std::multimap<Key, End*> waiting_ ABSL_GUARDED_BY(mu);
 };
 
@@ -246,7 +249,7 @@ void Switchboard::Drop(const std::string& node) {
   }
 }
 
-void Switchboard::Cut(const std::string& from, const std::string& to) {
+void Switchboard::Cut(const std::string& from, const std::string& to, uint64_t passing) {
   wire::MutexLock lock(mu_);
   for (const auto& [prefix, weak] : rooms_) {
     const std::shared_ptr<Room> room = weak.lock();
@@ -256,7 +259,7 @@ void Switchboard::Cut(const std::string& from, const std::string& to) {
     const auto index = [&nodes](const std::string& node) {
       return static_cast<uint32_t>(std::find(nodes.begin(), nodes.end(), node) - nodes.begin());
     };
-    room->Cut({index(from), index(to)});
+    room->Cut({index(from), index(to)}, passing);
   }
 }
 

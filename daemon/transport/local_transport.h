@@ -28,8 +28,9 @@ class Switchboard {
   // Faults for tests, of the connections that are open now.
   // As if the node's process were killed: its peers' waits, and its own, fail with UNAVAILABLE.
   void Drop(const std::string& node);
-  // What `from` sends to `to` is lost; waits for it end by their deadline.
-  void Cut(const std::string& from, const std::string& to);
+  // What `from` sends to `to`, but for the next `passing` messages, is lost; waits for it end by their
+  // deadline.
+  void Cut(const std::string& from, const std::string& to, uint64_t passing = 0);
 
  private:
   wire::Mutex mu_;                                                         // taken before a room's

@@ -155,8 +155,20 @@ TEST(CoordinatorTest, NodesMeetInOneAttemptAndABrokenOneIsLeftByAll) {
     made.set_attempt(attempt);
     return made;
   };
-  EXPECT_EQ(core.NextAttempt(meeting("a", 0)).value(), 1u);
-  EXPECT_EQ(core.NextAttempt(meeting("b", 0)).value(), 1u);
+  // The attempt, and whom it calls.
+  const auto next_attempt = [&](const std::string& node, uint64_t broken) {
+    uint64_t attempt = 0;
+    const Outcome outcome = core.NextAttempt(meeting(node, broken), attempt);
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    std::string called;
+    for (const Outgoing& out : outcome.outgoing) {
+      EXPECT_EQ(out.event.call().attempt(), attempt);
+      absl::StrAppend(&called, out.node_id);
+    }
+    return absl::StrCat(attempt, called);
+  };
+  EXPECT_EQ(next_attempt("a", 0), "1b");
+  EXPECT_EQ(next_attempt("b", 0), "1");
   v1::SetKeyRequest set;
   *set.mutable_meeting() = meeting("a", 1);
   set.set_key("address");
@@ -166,14 +178,37 @@ TEST(CoordinatorTest, NodesMeetInOneAttemptAndABrokenOneIsLeftByAll) {
   *get.mutable_meeting() = meeting("b", 1);
   get.set_key("address");
   EXPECT_EQ(core.GetKey(get).value(), "here");
-  EXPECT_EQ(core.NextAttempt(meeting("b", 1)).value(), 2u);
+  EXPECT_EQ(next_attempt("b", 1), "2a");
   EXPECT_EQ(core.GetKey(get).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(core.SetKey(set).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(core.NextAttempt(meeting("a", 1)).value(), 2u);
+  EXPECT_EQ(next_attempt("a", 1), "2");
+  EXPECT_EQ(core.CurrentEvents("a").back().call().attempt(), 2u);
   get.mutable_meeting()->set_attempt(2);
   EXPECT_EQ(core.GetKey(get).value(), std::nullopt);
   get.mutable_meeting()->set_generation(99);
   EXPECT_EQ(wire::ReasonOf(core.GetKey(get).status()), v1::ERROR_REASON_STALE_GENERATION);
+}
+
+TEST(CoordinatorTest, AJobReleasedInOrderEndsWhenNoMemberNeedsIt) {
+  Coordinator core(Options{});
+  for (const char* node : {"a", "b", "c"}) core.Join(kStart, JoinOf(node));
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    core.RegisterWorker(kStart, RankOf(Node(std::string(1, static_cast<char>('a' + rank))),
+                                       ModelOf("j", "mlp", 3), rank));
+  }
+  const uint64_t generation = GenerationOf(core, "j");
+  for (const char* node : {"a", "b", "a"}) {
+    v1::ReleaseJobRequest release = ReleaseOf(Node(node), "j", generation);
+    release.set_in_order(true);
+    EXPECT_TRUE(core.ReleaseJob(kStart, release).outgoing.empty());
+    EXPECT_EQ(GenerationOf(core, "j"), generation);
+  }
+  v1::LeaveRequest leave;
+  *leave.mutable_node() = Node("c");
+  const Outcome ended = core.Leave(kStart, leave);
+  ASSERT_EQ(ended.outgoing.size(), 3u);
+  EXPECT_EQ(ended.outgoing[0].event.end().generation(), generation);
+  EXPECT_EQ(GenerationOf(core, "j"), 0u);
 }
 
 TEST(CoordinatorTest, MembershipIsOfOneIncarnation) {

@@ -56,21 +56,28 @@ TEST_F(LocalLinkTest, PlansAndRefusalsComeOnItsOwnThread) {
   EXPECT_EQ(refusal->refusal().job_id(), "k");
 }
 
+v1::ReleaseJobRequest Release() {
+  v1::ReleaseJobRequest request;
+  request.set_job_id("j");
+  request.set_generation(1);
+  return request;
+}
+
 TEST_F(LocalLinkTest, BeforeItHasJoinedCallsAreUnavailable) {
   EXPECT_EQ(link_->RegisterWorker(RankOf(Node("a"), ModelOf("j", "mlp", 1), 0)).code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_EQ(link_->ReleaseJob("j", 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(link_->ReleaseJob(Release()).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(LocalLinkTest, StopLeavesAndNothingIsDeliveredAfterwards) {
   Start();
   ASSERT_TRUE(Register(RankOf(Node("a"), ModelOf("j", "mlp", 1), 0)).ok());
   ASSERT_TRUE(inbox_.Take().has_value());
-  ASSERT_TRUE(link_->ReleaseJob("j", 1).ok());
+  ASSERT_TRUE(link_->ReleaseJob(Release()).ok());
   link_->Stop();
   link_->Stop();
   EXPECT_EQ(host_.GetClusterStatus().nodes_size(), 0);
-  EXPECT_EQ(link_->ReleaseJob("j", 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(link_->ReleaseJob(Release()).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(inbox_.empty());
 }
 

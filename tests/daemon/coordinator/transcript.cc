@@ -45,6 +45,9 @@ std::string PlanText(const v1::Plan& plan) {
 
 std::string EventText(const v1::WatchPlansResponse& event) {
   if (event.has_plan()) return PlanText(event.plan());
+  if (event.has_end()) {
+    return absl::StrCat("end of ", event.end().job_id(), ", generation ", event.end().generation());
+  }
   const v1::Refusal& refusal = event.refusal();
   return absl::StrCat("refusal of ", refusal.job_id(), ", ",
                       absl::StatusCodeToString(static_cast<absl::StatusCode>(refusal.code())), "/",
@@ -159,6 +162,7 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
     request.set_job_id(Get(words, "job", "demo"));
     const auto planned = core_.GetPlan(request.job_id());
     request.set_generation(planned.ok() ? planned->plan().generation() : 0);
+    request.set_in_order(Get(words, "in_order", "no") == "yes");
     return Describe(core_.ReleaseJob(now_, request));
   }
   if (verb == "watch") {

@@ -7,7 +7,7 @@
 //   join a slots=2 [incarnation=2] [generation=7] [held=JOB@GENERATION:STEP] [protocol=9]
 //   beat a | leave a                       as the node's latest incarnation, or incarnation=1
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
-//   release a [job=demo]
+//   release a [job=demo in_order=no]
 //   wait 5s                                moves the clock, then ticks
 //   watch a | status | plan [job=demo]     what a new watch, and dmuonctl, would get
 //

@@ -454,6 +454,80 @@ TEST_F(ImpatientClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime
   EXPECT_EQ(Parameters(), Undisturbed(1));
 }
 
+// One worker on each of three nodes. When a message from the second to the third is lost, the first may
+// end the step without them.
+class LostMessageTest : public ::testing::Test {
+ protected:
+  static EngineOptions Impatient() {
+    EngineOptions options = Options();
+    options.step_timeout = absl::Seconds(1);
+    return options;
+  }
+  void SetUp() override { ASSERT_TRUE(run_.Start(Rows(job_, 3, true)).ok()); }
+
+  // Loses the message after `passing` others in a step; the ranks that do not know the step's end.
+  std::vector<size_t> Step(uint64_t step, uint64_t passing) {
+    cluster_.switchboard().Cut("node-1", "node-2", passing);
+    for (size_t rank = 0; rank < 3; ++rank) run_[rank].FillAndSubmit(step, Exact);
+    const auto answers = run_.StepAsSubmitted(step);
+    std::vector<size_t> lost;
+    for (size_t rank = 0; rank < 3; ++rank) {
+      if (answers[rank].ok()) continue;
+      EXPECT_EQ(wire::ReasonOf(answers[rank].status()), v1::ERROR_REASON_PEER_LOST);
+      lost.push_back(rank);
+    }
+    return lost;
+  }
+  // Only those who do not know ask again.
+  void Ask(uint64_t step, std::vector<size_t> ranks) {
+    for (int i = 0; i < 20 && !ranks.empty(); ++i) {
+      for (const size_t rank : ranks) run_[rank].StartStep(step);
+      std::erase_if(ranks, [&](size_t rank) { return run_[rank].FinishStep().ok(); });
+    }
+    EXPECT_TRUE(ranks.empty()) << "step " << step;
+  }
+
+  const TestJob job_ = Model(3);
+  TestCluster cluster_{3, Impatient()};
+  TestRun run_{{&cluster_.engine(0), &cluster_.engine(1), &cluster_.engine(2)}, job_};
+};
+
+TEST_F(LostMessageTest, WhoKnowsTheStepsEndHelpsThoseWhoDoNot) {
+  uint64_t step = 1;
+  bool helped = false;
+  for (std::vector<size_t> lost = {0, 1, 2}; !lost.empty(); ++step) {
+    lost = Step(step, /*passing=*/step - 1);
+    helped |= !lost.empty() && lost.size() < 3;
+    Ask(step, lost);
+  }
+  EXPECT_TRUE(helped);
+  TestNode alone(Options());
+  TestRun reference(&alone.engine(), job_);
+  const auto undisturbed = Train(reference, job_, Rows(job_, 3, true), step - 1).parameters;
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ParametersOf(run_[rank], job_), undisturbed[rank]);
+}
+
+TEST_F(LostMessageTest, AJobIsKeptUntilItHasEndedOnAllNodes) {
+  uint64_t step = 0;
+  std::vector<size_t> lost;
+  do {
+    ++step;
+    lost = Step(step, /*passing=*/step - 1);
+    if (lost.size() == 3) Ask(step, lost);
+  } while (lost.size() == 3);
+  ASSERT_EQ(lost, (std::vector<size_t>{1, 2}));
+  ASSERT_TRUE(run_[0].Close().ok());
+  Ask(step, lost);
+  EXPECT_EQ(cluster_.engine(0).JobStatuses().size(), 1U);
+  for (const size_t rank : {1U, 2U}) EXPECT_TRUE(run_[rank].Close().ok());
+  for (size_t node = 0; node < 3; ++node) {
+    for (int i = 0; i < 1000 && !cluster_.engine(node).JobStatuses().empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_TRUE(cluster_.engine(node).JobStatuses().empty());
+  }
+}
+
 TEST(ClusterDrainTest, ANodeThatWaitsForAnotherDrainsAtOnce) {
   EngineOptions options = Options();
   options.step_timeout = absl::Seconds(600);

@@ -74,8 +74,8 @@ class RecordingLink final : public CoordinatorLink {
   absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
     return link_->RegisterWorker(std::move(request));
   }
-  absl::Status ReleaseJob(const std::string& job_id, uint64_t generation) override {
-    return link_->ReleaseJob(job_id, generation);
+  absl::Status ReleaseJob(v1::ReleaseJobRequest request) override {
+    return link_->ReleaseJob(std::move(request));
   }
   absl::StatusOr<uint64_t> NextAttempt(v1::Meeting meeting) override {
     return link_->NextAttempt(std::move(meeting));
@@ -287,7 +287,7 @@ absl::Status TestWorker::Ring(uint64_t step, double lr) {
 }
 
 uint64_t TestWorker::AwaitAnswerWord() {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto until = std::chrono::steady_clock::now() + kPatience;
   while (header().answer_word.Load() == 0 && std::chrono::steady_clock::now() < until) {
     header().answer_word.Sleep(0, std::chrono::milliseconds(100));
   }

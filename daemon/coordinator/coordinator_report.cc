@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the coordinator tells about its jobs: events, status, plans.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/plan/routes.h"
+#include "wire/error.h"
+
+namespace dmuon::coordinator {
+
+uint64_t Coordinator::Job::LastSequence(const std::string& node_id) const {
+  uint64_t last = 0;
+  for (const auto& [rank, registration] : ranks) {
+    if (registration.node_id == node_id) last = std::max(last, registration.sequence);
+  }
+  return last;
+}
+
+v1::WatchPlansResponse Coordinator::Job::PlanEvent(const std::string& node_id) const {
+  v1::WatchPlansResponse event;
+  *event.mutable_plan() = *plan;
+  event.set_last_sequence(LastSequence(node_id));
+  if (const auto it = routes.find(node_id); it != routes.end()) *event.mutable_routes() = it->second;
+  return event;
+}
+
+v1::WatchPlansResponse Coordinator::Job::RefusalEvent(const std::string& node_id,
+                                                      const absl::Status& why) const {
+  v1::WatchPlansResponse event;
+  v1::Refusal& refusal = *event.mutable_refusal();
+  refusal.set_job_id(spec.job_id());
+  refusal.set_code(static_cast<int32_t>(why.code()));
+  refusal.set_message(std::string(why.message()));
+  refusal.set_reason(std::string(wire::ReasonName(wire::ReasonOf(why))));
+  event.set_last_sequence(LastSequence(node_id));
+  return event;
+}
+
+v1::WatchPlansResponse Coordinator::Job::CallEvent() const {
+  v1::WatchPlansResponse event;
+  event.mutable_call()->set_job_id(spec.job_id());
+  event.mutable_call()->set_generation(plan->generation());
+  event.mutable_call()->set_attempt(meeting_point.attempt());
+  return event;
+}
+
+std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string& node_id) const {
+  std::vector<v1::WatchPlansResponse> events;
+  for (const auto& [id, job] : jobs_) {
+    if (job.plan.has_value() && job.incarnations.count(node_id) > 0) {
+      events.push_back(job.PlanEvent(node_id));
+      if (job.meeting_point.attempt() > 0) events.push_back(job.CallEvent());
+    }
+  }
+  return events;
+}
+
+v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
+  v1::GetClusterStatusResponse status;
+  for (const auto& [id, member] : members_) {
+    v1::NodeStatus& node = *status.add_nodes();
+    node.mutable_node()->set_node_id(id);
+    node.mutable_node()->set_incarnation(member.incarnation);
+    node.set_slots(member.slots);
+    node.set_lease_remaining_seconds(absl::ToDoubleSeconds(member.lease_end - now));
+  }
+  for (const auto& [id, job] : jobs_) {
+    v1::JobStatus& entry = *status.add_jobs();
+    entry.set_job_id(id);
+    entry.set_world_size(job.spec.world_size());
+    entry.set_registered_ranks(static_cast<uint32_t>(job.ranks.size()));
+    entry.set_tensors(static_cast<uint64_t>(job.spec.tensors_size()));
+    if (job.plan.has_value()) {
+      entry.set_generation(job.plan->generation());
+      entry.set_digest(job.plan->digest());
+      entry.set_state("planned");
+    } else {
+      entry.set_state(absl::StrCat("waits for ", job.spec.world_size() - job.ranks.size(), " of ",
+                                   job.spec.world_size(), " ranks"));
+    }
+  }
+  status.set_highest_generation(highest_generation_);
+  return status;
+}
+
+absl::StatusOr<v1::GetPlanResponse> Coordinator::GetPlan(const std::string& job_id) const {
+  const auto job = jobs_.find(job_id);
+  if (job == jobs_.end() || !job->second.plan.has_value()) {
+    return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
+                       absl::StrCat("job '", job_id, "' has no plan"));
+  }
+  v1::GetPlanResponse response;
+  *response.mutable_plan() = *job->second.plan;
+  *response.mutable_job() = job->second.spec;
+  std::vector<const v1::Routes*> routes;  // by node
+  for (const std::string& node : job->second.plan->nodes()) {
+    const auto it = job->second.routes.find(node);
+    if (it == job->second.routes.end()) return response;
+    routes.push_back(&it->second);
+  }
+  for (v1::LinkLoad& load : plan::LinkLoads(job->second.spec, *job->second.plan, routes)) {
+    *response.add_links() = std::move(load);
+  }
+  return response;
+}
+
+}  // namespace dmuon::coordinator

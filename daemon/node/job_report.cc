@@ -110,6 +110,10 @@ void Job::CountTraffic() {
       metrics.Increment(MetricId::kExchangeMessages, labels, static_cast<double>(flow.messages));
     }
   }
+  for (const MailExchange::Arrival& arrival : traffic.arrivals) {
+    metrics.Observe(MetricId::kExchangeBucket,
+                    {job_id_, arrival.cargo == Cargo::kGradient ? "gradient" : "parameter"}, arrival.seconds);
+  }
   if (traffic.broken > 0) {
     metrics.Increment(MetricId::kExchangeFailures, {job_id_}, static_cast<double>(traffic.broken));
   }

@@ -5,11 +5,13 @@
 
 #include <utility>
 
+#include "daemon/base/clock.h"
+
 namespace dmuon::node {
 
 MailExchange::MailExchange(transport::Transport* transport, Mail& mail, uint32_t buckets,
                            uint64_t first_tag, absl::Time deadline)
-    : transport_(transport), deadline_(deadline), buckets_(buckets) {
+    : transport_(transport), deadline_(deadline), cargo_(mail.cargo), begun_(MonotonicNow()), buckets_(buckets) {
   std::vector<transport::Batch> in(buckets);
   std::vector<transport::Batch> out(buckets);
   for (Message& message : mail.in) in[message.bucket].in.push_back({message.peer, message.bytes});
@@ -48,8 +50,15 @@ absl::Status MailExchange::Finish(Way& way) {
   wire::MutexLock lock(way.mu);
   if (const auto exchange = std::move(way.exchange); exchange != nullptr) {
     way.status = exchange->Wait(deadline_);
+    way.finished = MonotonicNow();
   }
   return way.status;
+}
+
+void MailExchange::NoteArrival(Way& way) {
+  wire::MutexLock lock(way.mu);
+  if (way.finished == absl::InfinitePast()) return;  // nothing came
+  arrivals_.push_back({cargo_, absl::ToDoubleSeconds(way.finished - begun_)});
 }
 
 void MailExchange::Send(uint32_t bucket) { Start(buckets_[bucket].out); }
@@ -67,6 +76,7 @@ absl::Status MailExchange::Close() {
     for (Way* way : {&bucket.in, &bucket.out}) {
       if (first.ok()) first = Finish(*way);
     }
+    if (first.ok()) NoteArrival(bucket.in);
   }
   buckets_.clear();  // after an error, what is still in flight
   return first;

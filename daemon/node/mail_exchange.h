@@ -35,6 +35,13 @@ class MailExchange {
   // any more.
   absl::Status Close();
 
+  struct Arrival {
+    Cargo cargo;
+    double seconds;  // from the beginning of the exchange until the bucket was there and taken up
+  };
+  // After Close: of every bucket that came in.
+  [[nodiscard]] const std::vector<Arrival>& arrivals() const { return arrivals_; }
+
  private:
   // One direction of a bucket.
   struct Way {
@@ -42,6 +49,7 @@ class MailExchange {
     transport::Batch batch ABSL_GUARDED_BY(mu);  // not yet started
     std::unique_ptr<transport::Exchange> exchange ABSL_GUARDED_BY(mu);  // in flight
     absl::Status status ABSL_GUARDED_BY(mu);
+    absl::Time finished ABSL_GUARDED_BY(mu) = absl::InfinitePast();  // when `exchange` was
   };
   struct Bucket {
     Way in;
@@ -50,10 +58,14 @@ class MailExchange {
 
   void Start(Way& way);
   absl::Status Finish(Way& way);
+  void NoteArrival(Way& way);
 
   transport::Transport* const transport_;
   const absl::Time deadline_;
+  const Cargo cargo_;
+  const absl::Time begun_;
   std::vector<Bucket> buckets_;
+  std::vector<Arrival> arrivals_;
 };
 
 }  // namespace dmuon::node

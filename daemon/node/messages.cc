@@ -64,7 +64,7 @@ Mail MailOf(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list,
     }
     return messages;
   };
-  return {finish(out), finish(in)};
+  return {cargo, finish(out), finish(in)};
 }
 
 uint64_t MailBytes(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list,

@@ -37,15 +37,17 @@ struct Message {
   std::byte* at(const Piece& piece) { return bytes.data() + piece.offset; }
 };
 
+enum class Cargo : uint8_t { kGradient, kParameter };
+
 // Both directions of one kind of transfer, sorted by bucket, then by peer; one message a pair.
 struct Mail {
+  Cargo cargo = Cargo::kGradient;
   std::vector<Message> out;
   std::vector<Message> in;
 };
 
 // The transfers of `list` that concern node `self`. Elements are of the job's gradient type in a
 // gradient of one copy, fp32 in a sum, of the job's parameter type otherwise.
-enum class Cargo : uint8_t { kGradient, kParameter };
 using Transfers = google::protobuf::RepeatedPtrField<v1::Transfer>;
 Mail MailOf(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list, Cargo cargo,
             uint32_t self);

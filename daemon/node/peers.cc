@@ -270,6 +270,8 @@ std::unique_ptr<MailExchange> Peers::Open(Mail& mail, absl::Time deadline) {
 
 absl::Status Peers::Close(std::unique_ptr<MailExchange> exchange) {
   const absl::Status status = exchange->Close();
+  const auto& arrivals = exchange->arrivals();
+  traffic_.arrivals.insert(traffic_.arrivals.end(), arrivals.begin(), arrivals.end());
   exchange.reset();
   return Broken(status);
 }

@@ -56,6 +56,7 @@ class Peers {
     std::vector<transport::Traffic::Peer> peers;  // by node; the own entry stays zero
     uint64_t broken = 0;                          // connections of all nodes that were given up
     std::string transport;                        // "gloo"; empty before the first connection
+    std::vector<MailExchange::Arrival> arrivals;  // of whole exchanges
   };
   Traffic TakeTraffic();
 

@@ -241,6 +241,12 @@ TEST(UnevenWireTest, SevenRowsOnFourWorkersCrossOnce) {  // cases rows 6, 15
   const double a_step = SentBytes(cluster) - first;
   EXPECT_GE(a_step, 2 * 3 * kMatrices * kRow);
   EXPECT_LE(a_step, 2 * 4 * kMatrices * kRow + 6 * 1024);
+  // One bucket, which both nodes get in both steps; parameters also at the start, to their owners and back.
+  const auto arrivals = [&](const char* cargo) {
+    return cluster.Counter(absl::StrCat("dmuon_exchange_bucket_seconds_count{cargo=\"", cargo, "\",job_id=\"wire\"}"));
+  };
+  EXPECT_EQ(arrivals("gradient"), 4.0);
+  EXPECT_EQ(arrivals("parameter"), 8.0);
 }
 
 // Some tensors lie on the workers of one node only, others on all: one norm, each element once.

@@ -360,6 +360,20 @@ TEST_P(TransportTest, AThousandExchangesLeaveNothingBehind) {
   EXPECT_LT(::mallinfo2().uordblks, bytes + 16'384) << "less than 17 B an exchange";
 }
 
+TEST_P(TransportTest, ANodeHoldsOneConnectionAPeer) {  // cases row 74
+  constexpr uint32_t kNodes = 8;
+  Connect(2, "job/1/1").clear();  // what the process opens once
+  const size_t descriptors = OpenDescriptors();
+  const Transports transports = Connect(kNodes, "job/1/2");
+  SideBySide(kNodes, [&](uint32_t self) {
+    for (uint64_t tag = 0; tag < 20; ++tag) {
+      AllToAll batch(kNodes, self, tag, [](uint32_t, uint32_t) { return 2'000; });
+      ASSERT_TRUE(batch.Run(*transports[self]).ok());
+    }
+  });
+  EXPECT_LE(OpenDescriptors(), descriptors + kNodes * (kNodes - 1));
+}
+
 TEST_P(TransportTest, ClosedTransportsLeaveNoDescriptor) {
   Connect(3, "job/1/1").clear();
   const size_t descriptors = OpenDescriptors();

@@ -13,11 +13,6 @@
 namespace dmuon::coordinator {
 namespace {
 
-absl::Status Draining() {
-  return wire::Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
-                     "the coordinator is shutting down");
-}
-
 // The labels of kPlans.
 std::string_view ResultOf(Planning planning) {
   return planning == Planning::kPlanned ? "ok" : "refused";
@@ -152,7 +147,7 @@ absl::Status Host::Watch(const v1::NodeIdentity& node, std::shared_ptr<PlanQueue
   Touched touched = {queue};
   {
     wire::MutexLock lock(mu_);
-    if (ended_) return Draining();
+    if (ended_) return wire::Draining("the coordinator");
     if (!core_.IsMember(node)) {
       return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_NODE,
                          absl::StrCat("node '", node.node_id(), "' is no member; join first"));
@@ -176,7 +171,7 @@ void Host::EndWatches() {
     wire::MutexLock lock(mu_);
     ended_ = true;
     for (const auto& [id, watcher] : watchers_) {
-      watcher.queue->End(Draining());
+      watcher.queue->End(wire::Draining("the coordinator"));
       touched.push_back(watcher.queue);
     }
     watchers_.clear();

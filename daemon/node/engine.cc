@@ -39,11 +39,6 @@ bool EqualInConstantTime(const wire::Token& a, const wire::Token& b) {
   return difference == 0;
 }
 
-absl::Status Draining() {
-  return wire::Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
-                     "the daemon is shutting down");
-}
-
 absl::Status Limit(const std::string& message) {
   return wire::Error(absl::StatusCode::kResourceExhausted, v1::ERROR_REASON_LIMIT, message);
 }
@@ -116,7 +111,7 @@ void Engine::Drain() {
 }
 
 absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& request) {
-  if (draining_) return Draining();
+  if (draining_) return wire::Draining("the daemon");
   if (sessions_.size() >= options_.max_sessions) {
     return Limit(absl::StrCat(sessions_.size(), " sessions, allowed are ", options_.max_sessions));
   }
@@ -199,7 +194,7 @@ void Engine::Open(const v1::OpenRequest& request, Reply<v1::OpenResponse> reply)
 
 absl::StatusOr<std::shared_ptr<Job>> Engine::JobOf(SessionId session) const {
   wire::MutexLock lock(mu_);
-  if (draining_) return Draining();
+  if (draining_) return wire::Draining("the daemon");
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) {
     return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_SESSION,

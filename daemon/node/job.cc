@@ -21,11 +21,6 @@ namespace {
 
 constexpr size_t kMaxQueuedInputs = 100'000;  // a bound for a flood; a job queues a few a worker
 
-absl::Status Draining() {
-  return wire::Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
-                     "the job is ending or the daemon is shutting down; retry");
-}
-
 // Equal hyper-parameters, equal bytes.
 std::string Serialized(const v1::StepRequest& request) {
   v1::StepRequest hypers_only;
@@ -110,7 +105,7 @@ void Job::Loop() {
     if (MonotonicNow() >= kept_until_) Forget();
     PublishSnapshot();
   }
-  for (auto& [ticket, reply] : replies_) reply(Draining());
+  for (auto& [ticket, reply] : replies_) reply(wire::Draining(absl::StrCat("job '", job_id_, "'")));
   replies_.clear();
 }
 
@@ -122,7 +117,7 @@ Ticket Job::Await(ReplyAny reply) {
 
 void Job::Open(std::shared_ptr<WorkerSession> session, Reply<v1::OpenResponse> reply) {
   Post([this, session = std::move(session), reply = std::move(reply)] {
-    if (ended_) return reply(Draining());
+    if (ended_) return reply(wire::Draining(absl::StrCat("job '", job_id_, "'")));
     ReplaceDeadSession(*session);
     const absl::Status status = core_.Open(MonotonicNow(), session->rank(), session->id());
     environment_.metrics->Increment(MetricId::kAttach, {status.ok() ? "ok" : "error"});

@@ -113,6 +113,7 @@ class Job {
   std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
   void Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why);
   void OnPlan(const v1::WatchPlansResponse& event);
+  void DropPlan();
   void Meet(const v1::Meeting& call);
   void OnEventAfterTheEnd(const v1::WatchPlansResponse& event);
   absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);

@@ -99,11 +99,23 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
   if (absl::Status status = Adopt(event.plan(), event.routes()); !status.ok()) {
     LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
     Release(event.plan().generation(), /*in_order=*/false);
+    DropPlan();
     Refuse(answered, status);
     return;
   }
   unsent_.clear();
   CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation(), ranks));
+}
+
+// What a plan that could not be adopted has taken already.
+void Job::DropPlan() {
+  {
+    wire::MutexLock lock(mu_);
+    to_cancel_ = nullptr;
+  }
+  peers_ = nullptr;
+  state_share_ = MemoryBudget::Share();
+  plan_.Clear();
 }
 
 std::vector<uint32_t> Job::AnsweredRanks(uint64_t last_sequence) const {

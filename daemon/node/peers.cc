@@ -75,11 +75,6 @@ class CoordinatorStore final : public transport::KeyValueStore {
 
 absl::Status NotConnected() { return absl::AbortedError("the nodes are not connected"); }
 
-absl::Status Draining() {
-  return wire::Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
-                     "the daemon is shutting down");
-}
-
 uint32_t Buckets(const v1::Plan& plan) {
   return plan.units().empty() ? 0 : plan.units(plan.units_size() - 1).bucket() + 1;
 }
@@ -109,7 +104,7 @@ absl::Status Peers::Connect(absl::Time deadline) {
   absl::Status last;
   while (transport_ == nullptr) {
     const absl::Time now = MonotonicNow();
-    if (Cancelled()) return Draining();
+    if (Cancelled()) return wire::Draining("the daemon");
     if (now >= deadline) {
       return wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_PEER_LOST,
                          absl::StrCat("job '", job_id_, "' cannot connect its nodes (",
@@ -196,7 +191,7 @@ Peers::Traffic Peers::TakeTraffic() {
 absl::Status Peers::Broken(const absl::Status& status) {
   if (status.ok()) return status;
   Drop();
-  if (Cancelled()) return Draining();
+  if (Cancelled()) return wire::Draining("the daemon");
   const bool late = absl::IsDeadlineExceeded(status);
   return wire::Error(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted,
                      v1::ERROR_REASON_PEER_LOST, status.message());

@@ -27,6 +27,11 @@ absl::Status InvalidField(absl::string_view message) {
   return Error(absl::StatusCode::kInvalidArgument, v1::ERROR_REASON_INVALID_FIELD, message);
 }
 
+absl::Status Draining(absl::string_view what) {
+  return Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
+               absl::StrCat(what, " is shutting down; retry"));
+}
+
 v1::ErrorReason ReasonOf(const absl::Status& status) {
   const auto payload =
       status.GetPayload(kPayloadUrl);

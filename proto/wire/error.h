@@ -25,6 +25,9 @@ v1::ErrorReason ReasonFromName(absl::string_view name);
 // Shorthands for the commonest pair.
 absl::Status InvalidField(absl::string_view message);
 
+// UNAVAILABLE/DRAINING: "the daemon is shutting down; retry".
+absl::Status Draining(absl::string_view what);
+
 }  // namespace dmuon::wire
 
 #define DMUON_RETURN_IF_ERROR(expr)                                   \

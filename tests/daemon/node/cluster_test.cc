@@ -389,6 +389,14 @@ TEST_F(ClusterTest, ALostConnectionAtAnyMomentOfAStepChangesNoBit) {
   EXPECT_EQ(Parameters(), Undisturbed(30));
 }
 
+TEST_F(ClusterTest, NodesWhoseLeaseHasEndedJoinAgainAndGoOnWithTheSameBits) {
+  ASSERT_TRUE(StepExactly(run_, 1).ok());
+  cluster_.LetLeasesEnd();
+  cluster_.switchboard().Drop("node-0");  // they need the coordinator to find each other
+  ASSERT_TRUE(StepUntilItWorks(2).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(2));
+}
+
 TEST_F(ClusterTest, AWorkerThatReturnsToOneNodeGetsWhatTheOthersOwn) {
   ASSERT_TRUE(StepExactly(run_, 1).ok());
   const auto before = Parameters();

@@ -121,8 +121,9 @@ void TestNode::Replay(const v1::WatchPlansResponse& event) { link_->Replay(event
 
 TestCluster::TestCluster(size_t nodes, const EngineOptions& options)
     : backend_(kernels::MakeBackend("cpu").value()),
-      host_(std::make_unique<coordinator::Host>(coordinator::HostOptions(),
-                                                coordinator::GenerationStore(), &metrics_)) {
+      host_(std::make_unique<coordinator::Host>(
+          coordinator::HostOptions{.now = [this] { return MonotonicNow() + absl::Seconds(stopped_seconds_.load()); }},
+          coordinator::GenerationStore(), &metrics_)) {
   const ConnectPeers connect = [this](const transport::Mesh& mesh, transport::KeyValueStore&,
                                       absl::Time) { return switchboard_.Connect(mesh); };
   for (size_t i = 0; i < nodes; ++i) {
@@ -138,6 +139,11 @@ TestCluster::TestCluster(size_t nodes, const EngineOptions& options)
 
 TestCluster::~TestCluster() {
   for (const auto& node : nodes_) node->engine->Drain();
+}
+
+void TestCluster::LetLeasesEnd() {
+  stopped_seconds_ += 100;
+  host_->Tick();
 }
 
 double CounterOf(const Metrics& metrics, const std::string& series) {

@@ -5,6 +5,7 @@
 // arena channel and real arenas.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -61,6 +62,8 @@ class TestCluster {
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }
+  // All nodes are out, as after a stop of the coordinator's process that was longer than a lease.
+  void LetLeasesEnd();
   // Of all nodes together.
   [[nodiscard]] double Counter(const std::string& series) const {
     return CounterOf(metrics_, series);
@@ -74,6 +77,7 @@ class TestCluster {
   Metrics metrics_;
   transport::Switchboard switchboard_;
   std::unique_ptr<kernels::Backend> backend_;
+  std::atomic<int64_t> stopped_seconds_ = 0;
   std::unique_ptr<coordinator::Host> host_;
   std::vector<std::unique_ptr<Node>> nodes_;
 };

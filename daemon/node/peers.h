@@ -60,6 +60,7 @@ class Peers {
   };
   Traffic TakeTraffic();
 
+  [[nodiscard]] bool connected() const { return transport_ != nullptr; }
   [[nodiscard]] const std::string& name(uint32_t node) const { return mesh_.nodes[node]; }
 
  private:

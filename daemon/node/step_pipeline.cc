@@ -101,12 +101,11 @@ bool StepPipeline::IsAheadOf(uint64_t step) const { return reached_ > step + kLo
 absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
                                  StepReport& report) {
   StageTimer timer(report.stage_seconds);
-  if (peers_ != nullptr) DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
   if (target > kLoaded && reached_ < target) FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
   if (reached_ < target) mine.set_hypers(DigestOf(hypers));
+  DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   while (true) {
-    DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
     const uint64_t lowest =
         std::min_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
           return a.target() < b.target();
@@ -115,7 +114,21 @@ absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Ti
     timer.Charge(Stage::kSubmit);
     DMUON_RETURN_IF_ERROR(Round(lowest, reports, hypers, deadline, report));
     if (lowest == target) return absl::OkStatus();
+    DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
+}
+
+// Connections that have broken since they were last used, while other nodes already make new ones, are
+// no reason to give up.
+absl::StatusOr<StepPipeline::Reports> StepPipeline::Assemble(const v1::PeerReport& mine,
+                                                             absl::Time deadline) {
+  while (peers_ != nullptr) {
+    const bool used_before = peers_->connected();
+    DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
+    absl::StatusOr<Reports> reports = Tell(mine, deadline);
+    if (!used_before || !absl::IsAborted(reports.status())) return reports;
+  }
+  return Tell(mine, deadline);
 }
 
 absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const Hypers& hypers,

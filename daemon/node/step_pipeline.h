@@ -120,6 +120,7 @@ class StepPipeline {
   absl::Status Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
                        StepReport& report);
 
+  absl::StatusOr<Reports> Assemble(const v1::PeerReport& mine, absl::Time deadline);
   absl::StatusOr<Reports> Tell(const v1::PeerReport& mine, absl::Time deadline);
   std::unique_ptr<MailExchange> Open(Mail& mail, absl::Time deadline);
   absl::Status Close(std::unique_ptr<MailExchange> exchange);

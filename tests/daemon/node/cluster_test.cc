@@ -389,6 +389,15 @@ TEST_F(ClusterTest, ALostConnectionAtAnyMomentOfAStepChangesNoBit) {
   EXPECT_EQ(Parameters(), Undisturbed(30));
 }
 
+TEST_F(ClusterTest, ABreakBetweenTwoStepsIsMendedUnnoticed) {
+  for (uint64_t step = 1; step <= 3; ++step) {
+    const absl::Status status = StepExactly(run_, step);
+    ASSERT_TRUE(status.ok()) << status;
+    cluster_.switchboard().Drop(step % 2 == 0 ? "node-0" : "node-1");
+  }
+  EXPECT_EQ(Parameters(), Undisturbed(3));
+}
+
 TEST_F(ClusterTest, NodesWhoseLeaseHasEndedJoinAgainAndGoOnWithTheSameBits) {
   ASSERT_TRUE(StepExactly(run_, 1).ok());
   cluster_.LetLeasesEnd();

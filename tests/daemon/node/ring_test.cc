@@ -139,6 +139,7 @@ TEST_F(RingTest, OnlyAWorkersOwnRequestMayRing) {
 TEST(EarlyTest, ParametersOfEveryNodeArriveWhileLaterOnesAreStillBeingOrthogonalized) {
   EngineOptions options;
   options.slots = 1;
+  options.step_timeout = absl::Minutes(10);  // a gigaflop under a sanitizer
   TestCluster cluster(2, options);
   TestJob job("early", 2);
   for (const int64_t size : {16, 16, 1024, 1024}) {

@@ -364,7 +364,7 @@ class Muon(torch.optim.Optimizer):
         registered."""
         grads = [t.param.grad for t in self._tensors]
         pieces = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
-        # All at once: half the time of a look at each.
+        # One comparison for all; which one differs is looked for when one does.
         if [_description(*pair) for pair in zip(grads, pieces)] != self._registered:
             for t, grad, piece in zip(self._tensors, grads, pieces, strict=True):
                 _check_grad(t, grad, piece)

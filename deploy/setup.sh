@@ -17,7 +17,8 @@ PACKAGES=(
   prometheus-cpp-dev libspdlog-dev libcli11-dev libssl-dev libgtest-dev libgmock-dev
   libopenblas-openmp-dev libgloo-dev iproute2
 )
-TEST_PACKAGES=(clang 'libclang-rt-14-dev|libclang-rt-19-dev' curl nftables)
+# llvm: names in the reports of sanitizers.
+TEST_PACKAGES=(clang 'libclang-rt-14-dev|libclang-rt-19-dev' llvm curl nftables)
 PYTHON_PACKAGES=(torch==2.13.0 numpy safetensors pytest matplotlib tqdm)
 # Other users of gRPC and protobuf in one process with the client.
 TEST_PYTHON_PACKAGES=(grpcio tensorboard)

@@ -30,9 +30,10 @@
 #include "wire/error.h"
 #include "wire/scoped_fd.h"
 
-// Gloo forgets what it looked up when it throws because of an address that it cannot use.
-extern "C" const char* __lsan_default_suppressions() {
-  return "leak:gloo::transport::tcp::CreateDeviceAttr";
+// LeakSanitizer's, where the program has it.
+extern "C" {
+[[gnu::weak]] void __lsan_disable();
+[[gnu::weak]] void __lsan_enable();
 }
 
 namespace dmuon::transport {
@@ -269,14 +270,20 @@ TEST(GlooTransportTest, AStrangerThatHangsUpAtOnceCostsAnAttemptAndNotTheProcess
   });
 }
 
+// Gloo forgets what it looked up when it throws because of an address that it cannot use.
+absl::Status CannotListen(const GlooAddress& address) {
+  if (__lsan_disable != nullptr) __lsan_disable();
+  absl::Status status = OpenGlooDevice(address).status();
+  if (__lsan_enable != nullptr) __lsan_enable();
+  return status;
+}
+
 TEST(GlooTransportTest, ListensOnAnInterfaceOfThisMachineOnly) {
   EXPECT_TRUE(OpenGlooDevice({.host = "", .interface = "lo"}).ok());
-  const absl::Status elsewhere =
-      OpenGlooDevice({.host = "192.0.2.1", .interface = ""}).status();  // RFC 5737
+  const absl::Status elsewhere = CannotListen({.host = "192.0.2.1", .interface = ""});  // RFC 5737
   EXPECT_EQ(elsewhere.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(elsewhere.message()), HasSubstr("192.0.2.1"));
-  EXPECT_EQ(OpenGlooDevice({.host = "", .interface = "none0"}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CannotListen({.host = "", .interface = "none0"}).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(MemoryStoreTest, AKeyIsSetOnceAndAwaited) {

@@ -4,7 +4,7 @@
 #
 # Runs every test and gate, and ends with one line: N passed, N failed, N skipped.
 #
-#   bash tests/run.sh                everything (about 20 minutes on 2 cores, the first time)
+#   bash tests/run.sh                everything (about 22 minutes on 2 cores, the first time)
 #   bash tests/run.sh --quick        release build, its tests, and the Python tests
 #   bash tests/run.sh --only PART    one of: setup lint release python asan tsan
 #

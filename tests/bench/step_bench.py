@@ -172,7 +172,7 @@ class Turn:
         return self.whole_us - self.kernel_us
 
 
-def core_seconds() -> tuple[float, float]:
+def core_ticks() -> tuple[float, float]:
     """Of all cores since the start of the machine: what the host took, and all."""
     with open("/proc/stat", encoding="ascii") as stat:
         user, nice, system, idle, iowait, irq, softirq, stolen = map(float, stat.readline().split()[1:9])
@@ -183,11 +183,11 @@ def control_turns(pool: WorkerPool, steps: int) -> list[Turn]:
     turns: list[Turn] = []
     with contextlib.closing(Daemon("--slots", "1", "--threads-per-slot", "1").start()) as daemon:
         for turn in range(MOST_CONTROL_TURNS):
-            before = core_seconds()
+            before = core_ticks()
             runs = pool.run(control, daemon.address, metrics_address(daemon), f"control-{turn}", steps)
             seen = runs[0]["metrics"]
             ends = slowest([run["ends"] for run in runs])
-            stolen, passed = (after - former for after, former in zip(core_seconds(), before, strict=True))
+            stolen, passed = (after - former for after, former in zip(core_ticks(), before, strict=True))
             turns.append(Turn(statistics.median(b - a for a, b in itertools.pairwise(ends)) * 1e6,
                               sum(seen[stage] for stage in KERNEL_STAGES) / seen["steps"] * 1e6, stolen / passed))
             if sum(turn.stolen <= MOST_STOLEN for turn in turns) == CONTROL_TURNS:

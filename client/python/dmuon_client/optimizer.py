@@ -366,8 +366,9 @@ class Muon(torch.optim.Optimizer):
         pieces = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
         # One comparison for all; which one differs is looked for when one does.
         if [_description(*pair) for pair in zip(grads, pieces)] != self._registered:
-            for t, grad, piece in zip(self._tensors, grads, pieces, strict=True):
-                _check_grad(t, grad, piece)
+            for t, registered, grad, piece in zip(self._tensors, self._registered, grads, pieces, strict=True):
+                if _description(grad, piece) not in (None, registered):
+                    raise TypeError(_difference(t, grad, piece))
         return pieces
 
     def _deliver(self, which: Sequence[int]) -> None:
@@ -377,9 +378,7 @@ class Muon(torch.optim.Optimizer):
         self._set_undelivered(self._undelivered.difference(which))
 
     def _local_params(self, which: Sequence[int]) -> list[torch.Tensor]:
-        tensors = self._tensors
-        return [tensors[i].param if tensors[i].placements is None else sharding.local_part(tensors[i].param)
-                for i in which]
+        return [sharding.local_part(self._tensors[i].param) for i in which]
 
 
 def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
@@ -394,19 +393,17 @@ def _description(grad: torch.Tensor | None, piece: torch.Tensor | None) -> tuple
     return piece.shape, piece.dtype, piece.layout, None if piece is grad else grad.placements
 
 
-def _check_grad(t: _Tensor, grad: torch.Tensor | None, piece: torch.Tensor | None) -> None:
-    if grad is None or _description(grad, piece) == (t.local_shape, t.dtype, torch.strided, t.placements):
-        return
+def _difference(t: _Tensor, grad: torch.Tensor, piece: torch.Tensor) -> str:
     name = t.route.name
     if grad.layout is not torch.strided:
-        raise TypeError(f"the gradient of {name} is {grad.layout}; only dense gradients are supported")
+        return f"the gradient of {name} is {grad.layout}; only dense gradients are supported"
     if grad.dtype != t.dtype:
-        raise TypeError(f"the gradient of {name} is {grad.dtype}, its parameter {t.dtype}")
+        return f"the gradient of {name} is {grad.dtype}, its parameter {t.dtype}"
     if sharding.placements(grad) != t.placements:
-        raise TypeError(f"the gradient of {name} is placed as {sharding.placements(grad)}, its parameter as "
-                        f"{t.placements}")
-    raise TypeError(f"the gradient of {name} has local shape {tuple(piece.shape)}, its parameter had "
-                    f"{tuple(t.local_shape)} at registration")
+        return (f"the gradient of {name} is placed as {sharding.placements(grad)}, its parameter as "
+                f"{t.placements}")
+    return (f"the gradient of {name} has local shape {tuple(piece.shape)}, its parameter had "
+            f"{tuple(t.local_shape)} at registration")
 
 
 def _hyper(group: dict[str, Any]) -> _Hyper:

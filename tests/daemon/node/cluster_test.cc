@@ -99,6 +99,20 @@ EngineOptions Options(bool overlap = true) {
   return options;
 }
 
+// For what is found out by waiting in vain.
+EngineOptions Impatient(absl::Duration step_timeout) {
+  EngineOptions options = Options();
+  options.step_timeout = step_timeout;
+  return options;
+}
+
+// The parameters of each rank after `steps` on one node, its rows a worker.
+std::vector<std::vector<float>> Undisturbed(const TestJob& job, uint64_t steps) {
+  TestNode alone(Options());
+  TestRun reference(&alone.engine(), job);
+  return Train(reference, job, Rows(job, job.spec.world_size(), true), steps).parameters;
+}
+
 // Ranks by node: {{0, 1}, {2}} puts two on the first.
 using Placement = std::vector<std::vector<uint32_t>>;
 
@@ -299,11 +313,6 @@ class ClusterTest : public ::testing::Test {
     }
     return status;
   }
-  std::vector<std::vector<float>> Undisturbed(uint64_t steps) {
-    TestNode alone(Options());
-    TestRun reference(&alone.engine(), job_);
-    return Train(reference, job_, Rows(job_, 4, true), steps).parameters;
-  }
 
   const TestJob job_ = Model(4);
   TestCluster cluster_;
@@ -322,7 +331,7 @@ TEST_F(ClusterTest, AMissingGradientOnOneNodeIsToldOnAllAndChangesNothing) {
   }
   EXPECT_EQ(Parameters(), before);
   EXPECT_TRUE(StepExactly(run_, 2).ok());
-  EXPECT_EQ(Parameters(), Undisturbed(2));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 2));
 }
 
 TEST_F(ClusterTest, AnInfiniteGradientOnOneNodeSkipsTheStepOnAll) {
@@ -348,18 +357,12 @@ TEST_F(ClusterTest, WorkersOfTwoNodesMustSendTheSameHyperParameters) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("node-1"));
   }
   EXPECT_TRUE(StepExactly(run_, 1).ok());
-  EXPECT_EQ(Parameters(), Undisturbed(1));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 1));
 }
 
-// For what is found out by waiting in vain.
 class ImpatientClusterTest : public ClusterTest {
  protected:
-  ImpatientClusterTest() : ClusterTest(Impatient()) {}
-  static EngineOptions Impatient() {
-    EngineOptions options = Options();
-    options.step_timeout = absl::Seconds(2);
-    return options;
-  }
+  ImpatientClusterTest() : ClusterTest(Impatient(absl::Seconds(2))) {}
 };
 
 TEST_F(ImpatientClusterTest, ACutInEitherDirectionEndsTheStepAndTheRetryGivesTheSameBits) {
@@ -373,7 +376,7 @@ TEST_F(ImpatientClusterTest, ACutInEitherDirectionEndsTheStepAndTheRetryGivesThe
     EXPECT_TRUE(StepUntilItWorks(step).ok());
     ++step;
   }
-  EXPECT_EQ(Parameters(), Undisturbed(3));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 3));
 }
 
 TEST_F(ClusterTest, ALostConnectionAtAnyMomentOfAStepChangesNoBit) {
@@ -386,7 +389,7 @@ TEST_F(ClusterTest, ALostConnectionAtAnyMomentOfAStepChangesNoBit) {
     vandal.join();
     ASSERT_TRUE(status.ok()) << status;
   }
-  EXPECT_EQ(Parameters(), Undisturbed(30));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 30));
 }
 
 TEST_F(ClusterTest, ABreakBetweenTwoStepsIsMendedUnnoticed) {
@@ -395,7 +398,7 @@ TEST_F(ClusterTest, ABreakBetweenTwoStepsIsMendedUnnoticed) {
     ASSERT_TRUE(status.ok()) << status;
     cluster_.switchboard().Drop(step % 2 == 0 ? "node-0" : "node-1");
   }
-  EXPECT_EQ(Parameters(), Undisturbed(3));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 3));
 }
 
 TEST_F(ClusterTest, NodesWhoseLeaseHasEndedJoinAgainAndGoOnWithTheSameBits) {
@@ -403,7 +406,7 @@ TEST_F(ClusterTest, NodesWhoseLeaseHasEndedJoinAgainAndGoOnWithTheSameBits) {
   cluster_.LetLeasesEnd();
   cluster_.switchboard().Drop("node-0");  // they need the coordinator to find each other
   ASSERT_TRUE(StepUntilItWorks(2).ok());
-  EXPECT_EQ(Parameters(), Undisturbed(2));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 2));
 }
 
 TEST_F(ClusterTest, AWorkerThatReturnsToOneNodeGetsWhatTheOthersOwn) {
@@ -419,7 +422,7 @@ TEST_F(ClusterTest, AWorkerThatReturnsToOneNodeGetsWhatTheOthersOwn) {
   EXPECT_EQ(begun->last_step(), 1U);
   EXPECT_EQ(Parameters(), before);
   EXPECT_TRUE(StepExactly(run_, 2).ok());
-  EXPECT_EQ(Parameters(), Undisturbed(2));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 2));
 }
 
 // Workers die and connections break at once, at any moment: nobody loses or doubles a step, and a
@@ -461,7 +464,7 @@ TEST_F(ClusterTest, AWorkerThatReturnsInTheMiddleOfATroubledStepGoesOnWithTheSam
     }
     ASSERT_TRUE(StepUntilItWorks(step).ok());  // repeated where it was done
   }
-  EXPECT_EQ(Parameters(), Undisturbed(20));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 20));
 }
 
 TEST_F(ImpatientClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime) {
@@ -474,18 +477,13 @@ TEST_F(ImpatientClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   }
   EXPECT_TRUE(StepUntilItWorks(1).ok());
-  EXPECT_EQ(Parameters(), Undisturbed(1));
+  EXPECT_EQ(Parameters(), Undisturbed(job_, 1));
 }
 
 // One worker on each of three nodes. When a message from the second to the third is lost, the first may
 // end the step without them.
 class LostMessageTest : public ::testing::Test {
  protected:
-  static EngineOptions Impatient() {
-    EngineOptions options = Options();
-    options.step_timeout = absl::Seconds(1);
-    return options;
-  }
   void SetUp() override { ASSERT_TRUE(run_.Start(Rows(job_, 3, true)).ok()); }
 
   // Loses the message after `passing` others in a step; the ranks that do not know the step's end.
@@ -511,7 +509,7 @@ class LostMessageTest : public ::testing::Test {
   }
 
   const TestJob job_ = Model(3);
-  TestCluster cluster_{3, Impatient()};
+  TestCluster cluster_{3, Impatient(absl::Seconds(1))};
   TestRun run_{{&cluster_.engine(0), &cluster_.engine(1), &cluster_.engine(2)}, job_};
 };
 
@@ -524,9 +522,7 @@ TEST_F(LostMessageTest, WhoKnowsTheStepsEndHelpsThoseWhoDoNot) {
     Ask(step, lost);
   }
   EXPECT_TRUE(helped);
-  TestNode alone(Options());
-  TestRun reference(&alone.engine(), job_);
-  const auto undisturbed = Train(reference, job_, Rows(job_, 3, true), step - 1).parameters;
+  const auto undisturbed = Undisturbed(job_, step - 1);
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(ParametersOf(run_[rank], job_), undisturbed[rank]);
 }
 
@@ -543,12 +539,7 @@ TEST_F(LostMessageTest, AJobIsKeptUntilItHasEndedOnAllNodes) {
   Ask(step, lost);
   EXPECT_EQ(cluster_.engine(0).JobStatuses().size(), 1U);
   for (const size_t rank : {1U, 2U}) EXPECT_TRUE(run_[rank].Close().ok());
-  for (size_t node = 0; node < 3; ++node) {
-    for (int i = 0; i < 1000 && !cluster_.engine(node).JobStatuses().empty(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    EXPECT_TRUE(cluster_.engine(node).JobStatuses().empty());
-  }
+  for (size_t node = 0; node < 3; ++node) EXPECT_TRUE(HasNoJobSoon(cluster_.engine(node)));
 }
 
 TEST(ClusterDrainTest, ANodeThatWaitsForAnotherDrainsAtOnce) {

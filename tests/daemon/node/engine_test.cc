@@ -47,12 +47,6 @@ class EngineTest : public ::testing::Test {
     options.slots = 2;
     return options;
   }
-  void AwaitNoJob() {
-    for (int i = 0; i < 1000 && !engine_.JobStatuses().empty(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ASSERT_TRUE(engine_.JobStatuses().empty());
-  }
 
   TestNode node_;
   Engine& engine_ = node_.engine();
@@ -172,7 +166,7 @@ TEST_F(ImpatientEngineTest, ASessionThatNeverSaysHelloIsDropped) {
   request.set_protocol_version(wire::kProtocolVersion);
   engine_.Open(request, [](const absl::StatusOr<v1::OpenResponse>&) {});
   ASSERT_EQ(engine_.JobStatuses().size(), 1U);
-  AwaitNoJob();
+  ASSERT_TRUE(HasNoJobSoon(engine_));
 }
 
 TEST_F(EngineTest, AWorkerKilledOnItsWayToTheHelloDoesNotHoldItsRank) {
@@ -199,7 +193,7 @@ TEST_F(EngineTest, AnswersToAFormerLifeOfAJobChangeNothing) {
     ASSERT_TRUE(former.Start().ok());
     for (size_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(former[rank].Close().ok());
   }
-  AwaitNoJob();
+  ASSERT_TRUE(HasNoJobSoon(engine_));
   const std::vector<v1::WatchPlansResponse> events = node_.events();
   ASSERT_EQ(events.size(), 1U);
   v1::WatchPlansResponse refusal;

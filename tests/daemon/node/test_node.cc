@@ -141,6 +141,13 @@ TestCluster::~TestCluster() {
   for (const auto& node : nodes_) node->engine->Drain();
 }
 
+bool HasNoJobSoon(Engine& engine) {
+  for (int i = 0; i < 1000 && !engine.JobStatuses().empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return engine.JobStatuses().empty();
+}
+
 void TestCluster::LetLeasesEnd() {
   stopped_seconds_ += 100;
   host_->Tick();

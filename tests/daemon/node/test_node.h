@@ -32,6 +32,9 @@ class RecordingLink;
 // The value of the sample that begins with `series`; 0 when there is none.
 double CounterOf(const Metrics& metrics, const std::string& series);
 
+// Whether the engine has dropped all its jobs within ten seconds.
+bool HasNoJobSoon(Engine& engine);
+
 // A standalone node: coordinator host, local link, engine.
 class TestNode {
  public:

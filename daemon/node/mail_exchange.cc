@@ -10,8 +10,8 @@
 namespace dmuon::node {
 
 MailExchange::MailExchange(transport::Transport* transport, Mail& mail, uint32_t buckets,
-                           uint64_t first_tag, absl::Time deadline)
-    : transport_(transport), deadline_(deadline), cargo_(mail.cargo), begun_(MonotonicNow()), buckets_(buckets) {
+                           uint64_t first_tag)
+    : transport_(transport), cargo_(mail.cargo), buckets_(buckets) {
   std::vector<transport::Batch> in(buckets);
   std::vector<transport::Batch> out(buckets);
   for (Message& message : mail.in) in[message.bucket].in.push_back({message.peer, message.bytes});
@@ -30,6 +30,11 @@ MailExchange::MailExchange(transport::Transport* transport, Mail& mail, uint32_t
     }
     Start(buckets_[b].in);
   }
+}
+
+void MailExchange::Expect(absl::Time deadline) {
+  expected_ = MonotonicNow();
+  deadline_ = deadline;
 }
 
 // At most once, and nothing where there is no message.
@@ -58,7 +63,7 @@ absl::Status MailExchange::Finish(Way& way) {
 void MailExchange::NoteArrival(Way& way) {
   wire::MutexLock lock(way.mu);
   if (way.finished == absl::InfinitePast()) return;  // nothing came
-  arrivals_.push_back({cargo_, absl::ToDoubleSeconds(way.finished - begun_)});
+  arrivals_.push_back({cargo_, absl::ToDoubleSeconds(way.finished - expected_)});
 }
 
 void MailExchange::Send(uint32_t bucket) { Start(buckets_[bucket].out); }

@@ -22,9 +22,11 @@ class MailExchange {
  public:
   // Takes `buckets` tags from `first_tag` on. `transport` and `mail` outlive it; null is a transport
   // that is not connected.
-  MailExchange(transport::Transport* transport, Mail& mail, uint32_t buckets, uint64_t first_tag,
-               absl::Time deadline);
+  MailExchange(transport::Transport* transport, Mail& mail, uint32_t buckets, uint64_t first_tag);
 
+  // From now on messages are waited for, until `deadline`. Once, before Receive and Close, and while no
+  // other thread is here.
+  void Expect(absl::Time deadline);
   // All messages of `bucket` that go out are packed. Any thread, at most once a bucket. Errors are
   // kept for Close.
   void Send(uint32_t bucket);
@@ -37,7 +39,7 @@ class MailExchange {
 
   struct Arrival {
     Cargo cargo;
-    double seconds;  // from the beginning of the exchange until the bucket was there and taken up
+    double seconds;  // from Expect until the bucket was there and taken up
   };
   // After Close: of every bucket that came in.
   [[nodiscard]] const std::vector<Arrival>& arrivals() const { return arrivals_; }
@@ -61,9 +63,9 @@ class MailExchange {
   void NoteArrival(Way& way);
 
   transport::Transport* const transport_;
-  const absl::Time deadline_;
   const Cargo cargo_;
-  const absl::Time begun_;
+  absl::Time expected_ = absl::InfinitePast();  // when Expect came
+  absl::Time deadline_ = absl::InfinitePast();
   std::vector<Bucket> buckets_;
   std::vector<Arrival> arrivals_;
 };

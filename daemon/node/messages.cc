@@ -67,6 +67,10 @@ Mail MailOf(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list,
   return {cargo, finish(out), finish(in)};
 }
 
+uint32_t BucketsOf(const v1::Plan& plan) {
+  return plan.units().empty() ? 0 : plan.units(plan.units_size() - 1).bucket() + 1;
+}
+
 uint64_t MailBytes(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list,
                    Cargo cargo) {
   uint64_t bytes = 0;

@@ -52,6 +52,9 @@ using Transfers = google::protobuf::RepeatedPtrField<v1::Transfer>;
 Mail MailOf(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list, Cargo cargo,
             uint32_t self);
 
+// How many buckets the plan's units have.
+uint32_t BucketsOf(const v1::Plan& plan);
+
 // Bytes of all messages of such a list, both directions.
 uint64_t MailBytes(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list,
                    Cargo cargo);

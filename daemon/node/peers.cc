@@ -75,16 +75,12 @@ class CoordinatorStore final : public transport::KeyValueStore {
 
 absl::Status NotConnected() { return absl::AbortedError("the nodes are not connected"); }
 
-uint32_t Buckets(const v1::Plan& plan) {
-  return plan.units().empty() ? 0 : plan.units(plan.units_size() - 1).bucket() + 1;
-}
-
 }  // namespace
 
 Peers::Peers(const v1::Plan& plan, uint32_t self, CoordinatorLink* link, ConnectPeers connect)
     : job_id_(plan.job_id()),
       generation_(plan.generation()),
-      buckets_(Buckets(plan)),
+      buckets_(BucketsOf(plan)),
       self_(self),
       link_(link),
       connect_(std::move(connect)) {
@@ -143,6 +139,7 @@ bool Peers::Leave(uint64_t attempt) {
 }
 
 void Peers::Drop() {
+  mail_.reset();
   if (transport_ == nullptr) return;
   CountTraffic();
   ++traffic_.broken;
@@ -258,16 +255,16 @@ absl::Status Peers::TellRest(const std::string& mine, std::vector<std::string>& 
   return Exchange(std::move(batch), deadline);
 }
 
-std::unique_ptr<MailExchange> Peers::Open(Mail& mail, absl::Time deadline) {
+void Peers::Open(Mail& mail) {
   const uint64_t first_tag = std::exchange(next_tag_, next_tag_ + buckets_);
-  return std::make_unique<MailExchange>(transport_.get(), mail, buckets_, first_tag, deadline);
+  mail_ = std::make_unique<MailExchange>(transport_.get(), mail, buckets_, first_tag);
 }
 
-absl::Status Peers::Close(std::unique_ptr<MailExchange> exchange) {
-  const absl::Status status = exchange->Close();
-  const auto& arrivals = exchange->arrivals();
+absl::Status Peers::Close() {
+  const absl::Status status = mail_->Close();
+  const auto& arrivals = mail_->arrivals();
   traffic_.arrivals.insert(traffic_.arrivals.end(), arrivals.begin(), arrivals.end());
-  exchange.reset();
+  mail_.reset();
   return Broken(status);
 }
 

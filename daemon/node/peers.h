@@ -44,9 +44,13 @@ class Peers {
   // Gives `mine` to all others, and gets theirs: by node, mine among them.
   absl::StatusOr<std::vector<v1::PeerReport>> Tell(const v1::PeerReport& mine,
                                                    absl::Time deadline);
-  // Sends and receives the messages of `mail`, until Close, which comes before any other call.
-  std::unique_ptr<MailExchange> Open(Mail& mail, absl::Time deadline);
-  absl::Status Close(std::unique_ptr<MailExchange> exchange);
+  // Sends and receives the messages of `mail`, one mail at a time, until Close. Reports may be exchanged in
+  // between. A connection that breaks takes the open mail with it.
+  void Open(Mail& mail);
+  [[nodiscard]] MailExchange* mail() const { return mail_.get(); }  // null: none is open
+  absl::Status Close();
+  // Closes the connections, and what is open.
+  void Drop();
 
   // Any thread: ends the call in progress, and all later ones, with UNAVAILABLE/DRAINING.
   void Cancel();
@@ -68,7 +72,6 @@ class Peers {
                         absl::Time deadline);
   absl::Status Exchange(transport::Batch batch, absl::Time deadline);
   absl::Status Broken(const absl::Status& status);
-  void Drop();
   bool Cancelled();
   void CountTraffic();
   v1::Meeting Meeting(uint64_t attempt) const;
@@ -81,6 +84,7 @@ class Peers {
   const ConnectPeers connect_;
   transport::Mesh mesh_;
   std::unique_ptr<transport::Transport> transport_;  // changed under mu_, which Cancel takes
+  std::unique_ptr<MailExchange> mail_;               // goes before transport_
   uint64_t attempt_ = 0;   // of transport_, or of the last one
   uint64_t next_tag_ = 0;  // the same on all nodes
   Traffic traffic_;        // not yet taken

@@ -4,18 +4,16 @@
 // Seconds by stage.
 #pragma once
 
-#include <array>
 #include <chrono>
-#include <cstddef>
 
-#include "daemon/node/step_pipeline.h"
+#include "daemon/node/step_report.h"
 
 namespace dmuon::node {
 
 // Adds the time since the last reading to a stage.
 class StageTimer {
  public:
-  explicit StageTimer(std::array<double, kStageNames.size()>& seconds) : seconds_(seconds) {}
+  explicit StageTimer(StageSeconds& seconds) : seconds_(seconds) {}
   void Charge(Stage stage) {
     const Clock::time_point now = Clock::now();
     seconds_[static_cast<size_t>(stage)] += std::chrono::duration<double>(now - last_).count();
@@ -24,7 +22,7 @@ class StageTimer {
 
  private:
   using Clock = std::chrono::steady_clock;
-  std::array<double, kStageNames.size()>& seconds_;
+  StageSeconds& seconds_;
   Clock::time_point last_ = Clock::now();
 };
 

@@ -37,6 +37,17 @@ std::string DigestOf(const std::vector<kernels::Hyper>& hypers) {
   return Sha256Hex(std::array{numbers});
 }
 
+// By slot.
+std::vector<std::unique_ptr<OwnedState>> StatesOf(const v1::JobSpec& job, const v1::Plan& plan,
+                                                  uint32_t self, size_t slots,
+                                                  kernels::Backend* backend) {
+  std::vector<std::unique_ptr<OwnedState>> states;
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    states.push_back(std::make_unique<OwnedState>(job, plan, self, slot, backend));
+  }
+  return states;
+}
+
 void SetStatus(const absl::Status& status, v1::PeerReport& report) {
   report.set_code(static_cast<int32_t>(status.code()));
   report.set_reason(std::string(wire::ReasonName(wire::ReasonOf(status))));
@@ -56,18 +67,16 @@ StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v
       slots_(slots),
       peers_(peers),
       overlap_(overlap),
-      gradients_(MailOf(job, plan, routes.gradients(), Cargo::kGradient, self)),
       loads_(MailOf(job, plan, routes.loads(), Cargo::kParameter, self)),
-      publications_(MailOf(job, plan, routes.publications(), Cargo::kParameter, self)) {
+      publications_(MailOf(job, plan, routes.publications(), Cargo::kParameter, self)),
+      states_(StatesOf(job, plan, self, slots->size(), backend)),
+      reduction_(job, plan, routes, self, workers, states_, backend, slots, peers, overlap) {
   for (size_t slot = 0; slot < slots->size(); ++slot) {
-    states_.push_back(std::make_unique<OwnedState>(job, plan, self, static_cast<uint32_t>(slot),
-                                                   backend));
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
       ++(states_[slot]->is_matrix(i) ? matrix_units_ : elementwise_units_);
       state_bytes_ += states_[slot]->unit(i).state_bytes();
     }
   }
-  missing_.resize(workers->tensors());
   Connect();
 }
 
@@ -101,9 +110,12 @@ bool StepPipeline::IsAheadOf(uint64_t step) const { return reached_ > step + kLo
 absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
                                  StepReport& report) {
   StageTimer timer(report.stage_seconds);
-  if (target > kLoaded && reached_ < target) FindMissing(target - kLoaded);
+  if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
-  if (reached_ < target) mine.set_hypers(DigestOf(hypers));
+  if (reached_ < target) {
+    mine.set_hypers(DigestOf(hypers));
+    mine.set_resubmitted(reduction_.outdated());
+  }
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   while (true) {
     const uint64_t lowest =
@@ -150,6 +162,7 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
   DMUON_RETURN_IF_ERROR(Check(ends, target));
   workers_->MarkDelivered(target - kLoaded);
   report.verdict = Conclude(verdict_);
+  reduction_.Open(target - kLoaded + 1);
   timer.Charge(Stage::kDeliver);
   return absl::OkStatus();
 }
@@ -158,7 +171,8 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
   for (Message& message : loads_.out) {
     for (const Piece& piece : message.pieces) CopyParameters(piece, message);
   }
-  DMUON_RETURN_IF_ERROR(Close(Open(loads_, deadline)));
+  Open(loads_, deadline);
+  DMUON_RETURN_IF_ERROR(Close());
   v1::PeerReport mine = ReportOf(kLoaded);
   SetStatus(LoadUnits(), mine);
   DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
@@ -169,8 +183,19 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
 
 absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
                                    absl::Time deadline, StepReport& report) {
-  if (reached_ < target) MergeMissing(reports);
-  DMUON_RETURN_IF_ERROR(Reduce(reached_ < target, deadline, report));
+  if (reached_ < target) {
+    for (uint32_t node = 0; node < reports.size(); ++node) {
+      if (node == self_) continue;
+      for (const v1::MissingGradients& missing : reports[node].missing()) {
+        reduction_.AddMissing(missing);
+      }
+    }
+  }
+  const bool resubmitted = std::any_of(reports.begin(), reports.end(), [](const v1::PeerReport& r) {
+    return r.resubmitted();
+  });
+  if (resubmitted) DMUON_RETURN_IF_ERROR(reduction_.StartOver(deadline));
+  DMUON_RETURN_IF_ERROR(reduction_.Finish(reached_ < target, deadline, report));
   // Who has applied the step knows the verdict; it must not be found twice.
   const auto done = std::find_if(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
     return r.reached() >= target;
@@ -198,33 +223,12 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   return absl::OkStatus();
 }
 
-// `collect`: from the workers. Otherwise the messages hold the gradients, whatever has become of the
-// workers, and other nodes still want them.
-absl::Status StepPipeline::Reduce(bool collect, absl::Time deadline, StepReport& report) {
-  std::unique_ptr<MailExchange> mail = Open(gradients_, deadline);
-  const auto run = [&](bool pack, bool sum) {
-    if (!collect) return;
-    MailExchange* const bucketwise = overlap_ ? mail.get() : nullptr;
-    RunSlots(report, [&](size_t slot, SlotWork& work) {
-      if (pack) PackGradients(slot, bucketwise);
-      if (sum) SumGradients(slot, bucketwise, work);
-    }).IgnoreError();
-  };
-  unpacked_.Reset();
-  run(true, overlap_);
-  StageTimer timer(report.stage_seconds);
-  DMUON_RETURN_IF_ERROR(Close(std::move(mail)));
-  timer.Charge(Stage::kReduce);
-  if (!overlap_) run(false, true);
-  return absl::OkStatus();
-}
-
 // The update comes here, because its values leave as they are done.
 absl::Status StepPipeline::Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
                                    StepReport& report) {
   const uint64_t step = target - kLoaded;
   const bool early = overlap_ && reached_ < target;
-  std::unique_ptr<MailExchange> mail = Open(publications_, deadline);
+  MailExchange* const mail = Open(publications_, deadline);
   unpublished_.Reset();
   undelivered_.Reset();
   std::thread courier;
@@ -233,8 +237,8 @@ absl::Status StepPipeline::Publish(uint64_t target, const Hypers& hypers, absl::
   }
   if (reached_ < target) {
     const double clip = Conclude(verdict_).clip;
-    failure_ = RunSlots(report, [&](size_t slot, SlotWork& work) {
-      Update(slot, hypers, clip, step, early, mail.get(), work);
+    failure_ = RunSlots(*slots_, report, [&](size_t slot, SlotWork& work) {
+      Update(slot, hypers, clip, step, early, mail, work);
     });
     if (failure_.ok()) reached_ = target;  // else all are told at the end of the round
   }
@@ -243,7 +247,7 @@ absl::Status StepPipeline::Publish(uint64_t target, const Hypers& hypers, absl::
     mail->SendRest();
     courier.join();
   }
-  DMUON_RETURN_IF_ERROR(Close(std::move(mail)));
+  DMUON_RETURN_IF_ERROR(Close());
   timer.Charge(Stage::kPublish);
   if (!early) DeliverArrivals(-1);
   timer.Charge(Stage::kDeliver);
@@ -257,12 +261,15 @@ absl::StatusOr<StepPipeline::Reports> StepPipeline::Tell(const v1::PeerReport& m
 }
 
 // Null on one node.
-std::unique_ptr<MailExchange> StepPipeline::Open(Mail& mail, absl::Time deadline) {
-  return peers_ == nullptr ? nullptr : peers_->Open(mail, deadline);
+MailExchange* StepPipeline::Open(Mail& mail, absl::Time deadline) {
+  if (peers_ == nullptr) return nullptr;
+  peers_->Open(mail);
+  peers_->mail()->Expect(deadline);
+  return peers_->mail();
 }
 
-absl::Status StepPipeline::Close(std::unique_ptr<MailExchange> exchange) {
-  return exchange == nullptr ? absl::OkStatus() : peers_->Close(std::move(exchange));
+absl::Status StepPipeline::Close() {
+  return peers_ == nullptr ? absl::OkStatus() : peers_->Close();
 }
 
 v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
@@ -271,11 +278,12 @@ v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
   report.set_reached(reached_);
   if (reached_ >= target) *report.mutable_verdict() = verdict_;
   if (target == kLoaded) return report;
-  for (uint32_t tensor = 0; tensor < missing_.size(); ++tensor) {
-    if (missing_[tensor].empty()) continue;
+  for (uint32_t tensor = 0; tensor < workers_->tensors(); ++tensor) {
+    const MissingRanks& ranks = reduction_.missing()[tensor];
+    if (ranks.empty()) continue;
     v1::MissingGradients& missing = *report.add_missing();
     missing.set_tensor(tensor);
-    missing.mutable_ranks()->Assign(missing_[tensor].begin(), missing_[tensor].end());
+    missing.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   }
   return report;
 }
@@ -319,7 +327,7 @@ absl::Status StepPipeline::MissingGradient(const Reports& reports, uint64_t step
   for (const v1::PeerReport& report : reports) {
     if (report.target() != step + kLoaded) continue;
     for (const v1::MissingGradients& missing : report.missing()) {
-      if (missing.tensor() >= missing_.size()) continue;
+      if (missing.tensor() >= workers_->tensors()) continue;
       if (missing.tensor() < tensor) ranks.clear();
       tensor = std::min(tensor, missing.tensor());
       if (missing.tensor() != tensor) continue;

@@ -11,8 +11,9 @@
 //   conclude   all nodes: done                                         (one report each)
 //
 // On one node there is nobody to report to and nothing to move. The stages are a serial course of events;
-// with `overlap` a bucket of gradients leaves while the next is summed, and new values leave, arrive and
-// are marked as delivered while others are still being orthogonalized. The bits are the same.
+// with `overlap` a bucket of gradients leaves while the next is summed, or computed (Ahead), and new values
+// leave, arrive and are marked as delivered while others are still being orthogonalized. The bits are the
+// same.
 //
 // A node's state is at a number: 1
 // with the initial parameters, k + 1 after step k. No node goes beyond `conclude` before all are
@@ -20,11 +21,8 @@
 // apply it again, and publishes again.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,36 +32,14 @@
 #include "daemon/node/messages.h"
 #include "daemon/node/owned_state.h"
 #include "daemon/node/peers.h"
+#include "daemon/node/reduction.h"
 #include "daemon/node/slot_threads.h"
+#include "daemon/node/step_report.h"
 #include "daemon/node/worker_boxes.h"
 #include "dmuon/v1/peer.pb.h"
 #include "kernels/backend.h"
 
 namespace dmuon::node {
-
-// The seven verbs, in the order of a gradient's journey.
-enum class Stage : uint8_t { kSubmit, kCollect, kReduce, kOrthogonalize, kApply, kPublish, kDeliver };
-inline constexpr std::array<const char*, 7> kStageNames = {
-    "submit", "collect", "reduce", "orthogonalize", "apply", "publish", "deliver"};
-
-// What the whole gradient says before any state changes.
-struct Verdict {
-  bool skip = false;
-  std::string skip_reason;
-  double grad_norm = 0.0;
-  double clip = 1.0;
-};
-
-// What a step did.
-struct StepReport {
-  uint64_t step = 0;
-  Verdict verdict;
-  uint64_t newton_schulz_calls = 0;       // in this step, on this node
-  uint64_t newton_schulz_iterations = 0;  // in this step, on this node
-  double newton_schulz_flops = 0.0;
-  // Seconds by Stage; work that slots do at the same time counts as their mean.
-  std::array<double, kStageNames.size()> stage_seconds{};
-};
 
 class StepPipeline {
  public:
@@ -86,6 +62,11 @@ class StepPipeline {
   absl::Status Run(uint64_t step, const std::vector<kernels::Hyper>& hypers, absl::Time deadline,
                    StepReport& report);
 
+  // Between steps: collects, and sends, a bucket of the next step's gradients if all workers have submitted
+  // theirs. How long to wait before the next call: nothing while there is more to do, for ever when there is
+  // nothing left to look for.
+  absl::Duration Ahead() { return reduction_.Ahead(); }
+
   // Takes part in a round for what this node has reached, so that another node that has not can.
   // Errors as of Run.
   absl::Status Help(absl::Time deadline);
@@ -104,7 +85,6 @@ class StepPipeline {
   [[nodiscard]] const OwnedState& slot_state(size_t slot) const { return *states_[slot]; }
 
  private:
-  struct SlotWork;
   using Hypers = std::vector<kernels::Hyper>;
   using Reports = std::vector<v1::PeerReport>;
 
@@ -116,29 +96,19 @@ class StepPipeline {
   absl::Status Load(absl::Time deadline);
   absl::Status Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
                        absl::Time deadline, StepReport& report);
-  absl::Status Reduce(bool collect, absl::Time deadline, StepReport& report);
   absl::Status Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
                        StepReport& report);
 
   absl::StatusOr<Reports> Assemble(const v1::PeerReport& mine, absl::Time deadline);
   absl::StatusOr<Reports> Tell(const v1::PeerReport& mine, absl::Time deadline);
-  std::unique_ptr<MailExchange> Open(Mail& mail, absl::Time deadline);
-  absl::Status Close(std::unique_ptr<MailExchange> exchange);
+  MailExchange* Open(Mail& mail, absl::Time deadline);
+  absl::Status Close();
   absl::Status Check(const Reports& reports, uint64_t target) const;
   absl::Status MissingGradient(const Reports& reports, uint64_t step) const;
   v1::PeerReport ReportOf(uint64_t target) const;
 
-  void FindMissing(uint64_t step);
-  void MergeMissing(const Reports& reports);
   void CopyParameters(const Piece& piece, Message& message) const;
   absl::Status LoadUnits();
-  // `work(slot, what it has done)` on all slots at once.
-  absl::Status RunSlots(StepReport& report, const std::function<void(size_t, SlotWork&)>& work);
-  // One slot's share of the gradients; with `mail` each bucket is sent, and waited for, on its own.
-  void PackGradients(size_t slot, MailExchange* mail);
-  void SumGradients(size_t slot, MailExchange* mail, SlotWork& work);
-  void PackGradient(const Piece& piece, const std::vector<uint32_t>& ranks,
-                    Message& message) const;
   v1::StepVerdict Judge(const Hypers& hypers) const;
   Verdict Conclude(const v1::StepVerdict& verdict) const;
   // One slot's units; `early`: sent and marked as they are done.
@@ -147,7 +117,6 @@ class StepPipeline {
   void DeliverAsTheyArrive(MailExchange& mail, uint64_t step);
   void DeliverArrivals(int64_t only_rank);
   void DeliverArrival(const Piece& piece, const Message& message, int64_t only_rank) const;
-  [[nodiscard]] bool skipped(uint32_t tensor) const;
 
   const v1::JobSpec* const job_;
   const v1::Plan* const plan_;
@@ -157,18 +126,15 @@ class StepPipeline {
   SlotThreads* const slots_;
   Peers* const peers_;
   const bool overlap_;
-  Mail gradients_;
   Mail loads_;
   Mail publications_;
-  std::vector<std::vector<std::vector<uint32_t>>> senders_;  // [gradients_.out][piece] -> ranks
-  std::vector<std::unique_ptr<OwnedState>> states_;          // by slot
-  Countdown unpacked_;     // pieces of gradients, by bucket
+  std::vector<std::unique_ptr<OwnedState>> states_;  // by slot
+  Reduction reduction_;
   Countdown unpublished_;  // units that other nodes want, by bucket
   Countdown undelivered_;  // units of this node and arriving pieces, by tensor
-  std::vector<MissingRanks> missing_;  // by tensor, of the step in flight
-  uint64_t reached_ = 0;               // where the state is
-  v1::StepVerdict verdict_;            // of what it reached, or failed to
-  absl::Status failure_;               // the state is broken
+  uint64_t reached_ = 0;     // where the state is
+  v1::StepVerdict verdict_;  // of what it reached, or failed to
+  absl::Status failure_;     // the state is broken
   uint64_t matrix_units_ = 0;
   uint64_t elementwise_units_ = 0;
   uint64_t state_bytes_ = 0;

@@ -13,25 +13,12 @@
 
 namespace dmuon::node {
 
-// What one slot reports of its part of a step.
-struct StepPipeline::SlotWork {
-  std::array<double, kStageNames.size()> seconds{};
-  uint64_t calls = 0;
-  uint64_t iterations = 0;
-  double flops = 0.0;
-  absl::Status status;
-};
-
 void StepPipeline::Connect() {
   std::vector<OwnedUnit*> owned(static_cast<size_t>(plan_->units_size()), nullptr);
   for (const auto& state : states_) {
     for (size_t i = 0; i < state->size(); ++i) {
       owned[state->unit(i).index] = &state->mutable_unit(i);
     }
-  }
-  std::vector<std::vector<Arrival>> arrivals(owned.size());
-  for (const Message& message : gradients_.in) {
-    for (const Piece& piece : message.pieces) arrivals[piece.unit].push_back({&message, &piece});
   }
   for (const Message& message : loads_.in) {
     for (const Piece& piece : message.pieces) {
@@ -48,18 +35,8 @@ void StepPipeline::Connect() {
   }
   for (OwnedUnit* unit : owned) {
     if (unit == nullptr) continue;
-    unit->sources = SourcesOf(unit->tensor, unit->box, self_, *workers_, arrivals[unit->index]);
     undelivered_.Add(unit->tensor);
     if (!unit->publications.empty()) unpublished_.Add(unit->bucket);
-  }
-  for (const Message& message : gradients_.out) {
-    std::vector<std::vector<uint32_t>>& senders = senders_.emplace_back();
-    for (const Piece& piece : message.pieces) {
-      const v1::Unit& unit = plan_->units(static_cast<int>(piece.unit));
-      senders.push_back(
-          RanksOf(piece.tensor, wire::FromProto(unit.box()), piece.box, *workers_));
-      unpacked_.Add(message.bucket);
-    }
   }
 }
 
@@ -92,86 +69,6 @@ absl::Status StepPipeline::LoadUnits() {
   return absl::OkStatus();
 }
 
-void StepPipeline::FindMissing(uint64_t step) {
-  for (size_t tensor = 0; tensor < missing_.size(); ++tensor) {
-    missing_[tensor] = workers_->MissingIn(tensor, step);
-  }
-}
-
-void StepPipeline::MergeMissing(const Reports& reports) {
-  for (uint32_t node = 0; node < reports.size(); ++node) {
-    if (node == self_) continue;
-    for (const v1::MissingGradients& missing : reports[node].missing()) {
-      if (missing.tensor() >= missing_.size()) continue;
-      MissingRanks& ranks = missing_[missing.tensor()];
-      ranks.insert(ranks.end(), missing.ranks().begin(), missing.ranks().end());
-    }
-  }
-}
-
-bool StepPipeline::skipped(uint32_t tensor) const {
-  return !missing_[tensor].empty() && job_->missing_gradient() == v1::MISSING_GRADIENT_SKIP;
-}
-
-absl::Status StepPipeline::RunSlots(StepReport& report,
-                                    const std::function<void(size_t, SlotWork&)>& work) {
-  std::vector<SlotWork> done(states_.size());
-  slots_->Run([&](size_t slot) { work(slot, done[slot]); });
-  absl::Status first;
-  for (const SlotWork& slot : done) {
-    first.Update(slot.status);
-    report.newton_schulz_calls += slot.calls;
-    report.newton_schulz_iterations += slot.iterations;
-    report.newton_schulz_flops += slot.flops;
-    for (size_t stage = 0; stage < slot.seconds.size(); ++stage) {
-      report.stage_seconds[stage] += slot.seconds[stage] / static_cast<double>(done.size());
-    }
-  }
-  return first;
-}
-
-void StepPipeline::PackGradients(size_t slot, MailExchange* mail) {
-  size_t turn = 0;
-  for (size_t m = 0; m < gradients_.out.size(); ++m) {
-    Message& message = gradients_.out[m];
-    for (size_t p = 0; p < message.pieces.size(); ++p) {
-      if (turn++ % slots_->size() != slot) continue;
-      PackGradient(message.pieces[p], senders_[m][p], message);
-      if (unpacked_.Done(message.bucket) && mail != nullptr) mail->Send(message.bucket);
-    }
-  }
-}
-
-void StepPipeline::PackGradient(const Piece& piece, const std::vector<uint32_t>& ranks,
-                                Message& message) const {
-  if (skipped(piece.tensor)) return;
-  const auto elements = static_cast<size_t>(piece.box.elements());
-  if (piece.dtype == v1::DTYPE_FLOAT32) {
-    const std::span<float> sum(reinterpret_cast<float*>(message.at(piece)), elements);
-    SumRanks(piece.tensor, piece.box, ranks, missing_[piece.tensor], *workers_, *backend_,
-             piece.box, sum);
-    return;
-  }
-  // One copy: it travels as it is.
-  std::vector<float> sum(elements);
-  SumRanks(piece.tensor, piece.box, ranks, missing_[piece.tensor], *workers_, *backend_, piece.box,
-           sum);
-  backend_->CastFromFloat(sum, ToKernel(piece.dtype), message.at(piece));
-}
-
-void StepPipeline::SumGradients(size_t slot, MailExchange* mail, SlotWork& work) {
-  StageTimer timer(work.seconds);
-  OwnedState& state = *states_[slot];
-  for (size_t i = 0; i < state.size(); ++i) {
-    const OwnedUnit& unit = state.unit(i);
-    if (skipped(unit.tensor)) continue;
-    if (mail != nullptr && !mail->Receive(unit.bucket).ok()) return;  // found again in Close
-    timer.Charge(Stage::kReduce);
-    state.Collect(i, *workers_, missing_[unit.tensor]);
-    timer.Charge(Stage::kCollect);
-  }
-}
-
 // All gradients of this node's units are in.
 v1::StepVerdict StepPipeline::Judge(const Hypers& hypers) const {
   v1::StepVerdict verdict;
@@ -179,7 +76,7 @@ v1::StepVerdict StepPipeline::Judge(const Hypers& hypers) const {
   for (const auto& state : states_) {
     for (size_t i = 0; i < state->size(); ++i) {
       const OwnedUnit& unit = state->unit(i);
-      if (skipped(unit.tensor)) continue;
+      if (reduction_.skipped(unit.tensor)) continue;
       const double bound = kernels::LargestSafeGradient(state->optimizer(i), hypers[unit.group]);
       if (unit.stats.finite && unit.stats.max_abs <= bound) {
         sum_squares += unit.stats.sum_squares;
@@ -205,7 +102,7 @@ void StepPipeline::Update(size_t slot, const Hypers& hypers, double clip, uint64
   StageTimer timer(work.seconds);
   for (size_t i = 0; i < state.size(); ++i) {
     const OwnedUnit& unit = state.unit(i);
-    if (!skipped(unit.tensor)) {
+    if (!reduction_.skipped(unit.tensor)) {
       if (state.is_matrix(i)) {
         work.status = state.Orthogonalize(i, hypers[unit.group], clip);
         if (!work.status.ok()) return;

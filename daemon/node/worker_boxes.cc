@@ -3,18 +3,38 @@
 
 #include "daemon/node/worker_boxes.h"
 
+#include <algorithm>
+
 namespace dmuon::node {
 
 MissingRanks WorkerBoxes::MissingIn(size_t tensor, uint64_t step) const {
   MissingRanks missing;
-  const uint64_t ready = wire::MakeWord(step, wire::WordState::kReady);
   for (const uint32_t rank : ranks_) {
-    if (shards_[rank][tensor].grad.empty()) continue;
-    const uint64_t word =
-        arenas_[rank]->entry(tensor).grad_word.load(std::memory_order_acquire);
-    if (word != ready) missing.push_back(rank);
+    if (!shards_[rank][tensor].grad.empty() && !IsReady(rank, tensor, step)) missing.push_back(rank);
   }
   return missing;
+}
+
+bool WorkerBoxes::IsReady(uint32_t rank, size_t tensor, uint64_t step) const {
+  const wire::Arena* const arena = arenas_[rank];
+  return arena != nullptr && arena->entry(tensor).grad_word.load(std::memory_order_acquire) ==
+                                 wire::MakeWord(step, wire::WordState::kReady);
+}
+
+bool WorkerBoxes::AllAttached() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [this](uint32_t rank) { return arenas_[rank] != nullptr; });
+}
+
+std::vector<WorkerBoxes::SubmissionStamp> WorkerBoxes::SubmissionStamps() const {
+  std::vector<SubmissionStamp> stamps;
+  for (const uint32_t rank : ranks_) {
+    SubmissionStamp& stamp = stamps.emplace_back();
+    stamp.attachment = attachments_[rank];
+    if (arenas_[rank] == nullptr) continue;
+    stamp.resubmissions = arenas_[rank]->header().resubmissions.load(std::memory_order_acquire);
+  }
+  return stamps;
 }
 
 void WorkerBoxes::MarkTensor(size_t tensor, uint64_t step) const {

@@ -24,7 +24,7 @@ using MissingRanks = std::vector<uint32_t>;
 class WorkerBoxes {
  public:
   WorkerBoxes(const v1::JobSpec* job, uint32_t world_size)
-      : job_(job), shards_(world_size), arenas_(world_size, nullptr) {}
+      : job_(job), shards_(world_size), arenas_(world_size, nullptr), attachments_(world_size, 0) {}
 
   // Once a rank of this node, in rank order, before anything else.
   void SetShards(uint32_t rank, std::vector<wire::ShardBoxes> shards) {
@@ -33,7 +33,10 @@ class WorkerBoxes {
   }
 
   // The arena of an attached worker, or null while it is away. Must outlive its use here.
-  void SetArena(uint32_t rank, const wire::Arena* arena) { arenas_[rank] = arena; }
+  void SetArena(uint32_t rank, const wire::Arena* arena) {
+    arenas_[rank] = arena;
+    ++attachments_[rank];
+  }
 
   // Of the workers of this node, ascending. Only these have shards and arenas.
   [[nodiscard]] const std::vector<uint32_t>& ranks() const { return ranks_; }
@@ -51,6 +54,17 @@ class WorkerBoxes {
 
   // Ranks that hold a part of the tensor's gradient and have not marked it ready for `step`.
   [[nodiscard]] MissingRanks MissingIn(size_t tensor, uint64_t step) const;
+  // Whether the worker is attached and has marked its gradient as ready for `step`.
+  [[nodiscard]] bool IsReady(uint32_t rank, size_t tensor, uint64_t step) const;
+  [[nodiscard]] bool AllAttached() const;
+  // By rank: changes when a worker submits a gradient of a step again, and when another arena takes the
+  // place of its.
+  struct SubmissionStamp {
+    uint64_t attachment = 0;
+    uint64_t resubmissions = 0;
+    bool operator==(const SubmissionStamp&) const = default;
+  };
+  [[nodiscard]] std::vector<SubmissionStamp> SubmissionStamps() const;
   // Marks one tensor as delivered for `step`, to all workers of this node; who waits for it wakes.
   void MarkTensor(size_t tensor, uint64_t step) const;
   // Marks every tensor of one worker (or of all, rank < 0) as delivered for `step`.
@@ -65,6 +79,7 @@ class WorkerBoxes {
   std::vector<uint32_t> ranks_;
   std::vector<std::vector<wire::ShardBoxes>> shards_;  // [rank][tensor]
   std::vector<const wire::Arena*> arenas_;             // [rank]
+  std::vector<uint64_t> attachments_;                  // [rank]: times that its arena was set
 };
 
 }  // namespace dmuon::node

@@ -7,7 +7,7 @@
 //
 //   arena  := header entry[tensor_count] pad payload
 //   header := magic:u64 version:u32 entry_bytes:u32 tensor_count:u64 total_bytes:u64 generation:u64
-//             answer_word answer pad
+//             answer_word answer resubmissions:u64 pad
 //   entry  := grad_word:u64 param_word grad_offset:u64 grad_bytes:u64 param_offset:u64 param_bytes:u64 pad
 //   words: step_word.h
 //
@@ -18,6 +18,8 @@
 // before it reads. The daemon fills a parameter, then stores its word; the worker loads it first. So
 // parameters arrive one by one; when all have, and the step is done on every node, the answer is
 // filled in and its word stored. "Missing" there means that the answer to the RPC says more.
+// The daemon may read a gradient as soon as its word is set, before the step is called for. A worker that
+// sets a word to a step that it had been set to before counts it in `resubmissions` first.
 // The daemon trusts nothing in the arena but the bytes of gradients: offsets and sizes it takes from
 // its own ArenaLayout, and a word only ever tells it "ready for step k" or "missing in step k".
 #pragma once
@@ -37,7 +39,7 @@
 namespace dmuon::wire {
 
 inline constexpr uint64_t kArenaMagic = 0x314E4F554D44ULL;  // "DMUON1"
-inline constexpr uint32_t kArenaVersion = 2;
+inline constexpr uint32_t kArenaVersion = 3;
 inline constexpr size_t kArenaAlignment = 64;
 
 // What became of an applied step; the fields of v1.StepResponse of the same names.
@@ -57,7 +59,8 @@ struct ArenaHeader {
   uint64_t generation;
   WaitableWord answer_word;  // the daemon's; the worker clears it before it starts a step
   StepAnswer answer;
-  uint8_t pad[40];
+  std::atomic<uint64_t> resubmissions;  // the worker's
+  uint8_t pad[32];
 };
 static_assert(sizeof(ArenaHeader) == 128);
 

@@ -1,0 +1,58 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a step did, and how long each of its stages took.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "daemon/node/slot_threads.h"
+
+namespace dmuon::node {
+
+// The seven verbs, in the order of a gradient's journey.
+enum class Stage : uint8_t { kSubmit, kCollect, kReduce, kOrthogonalize, kApply, kPublish, kDeliver };
+inline constexpr std::array<const char*, 7> kStageNames = {
+    "submit", "collect", "reduce", "orthogonalize", "apply", "publish", "deliver"};
+using StageSeconds = std::array<double, kStageNames.size()>;  // by Stage
+
+// What the whole gradient says before any state changes.
+struct Verdict {
+  bool skip = false;
+  std::string skip_reason;
+  double grad_norm = 0.0;
+  double clip = 1.0;
+};
+
+// What a step did.
+struct StepReport {
+  uint64_t step = 0;
+  Verdict verdict;
+  uint64_t newton_schulz_calls = 0;       // in this step, on this node
+  uint64_t newton_schulz_iterations = 0;  // in this step, on this node
+  double newton_schulz_flops = 0.0;
+  uint64_t buckets = 0;        // of gradients that this node sends or sums
+  uint64_t buckets_ahead = 0;  // of these, done before the step was called for
+  // Work that slots do at the same time counts as their mean.
+  StageSeconds stage_seconds{};
+};
+
+// What one slot reports of its part of a step.
+struct SlotWork {
+  StageSeconds seconds{};
+  uint64_t calls = 0;
+  uint64_t iterations = 0;
+  double flops = 0.0;
+  absl::Status status;
+};
+
+// `work(slot, what it has done)` on all slots at once, added up in `report`; the first error by slot.
+absl::Status RunSlots(SlotThreads& slots, StepReport& report,
+                      const std::function<void(size_t, SlotWork&)>& work);
+
+}  // namespace dmuon::node

@@ -261,11 +261,8 @@ std::span<std::byte> Attachment::grad(size_t tensor) { return Piece(layout_.grad
 std::span<std::byte> Attachment::param(size_t tensor) { return Piece(layout_.params[tensor]); }
 
 void Attachment::Mark(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state) {
-  const uint64_t word = wire::MakeWord(step, state);
   wire::MutexLock lock(mu_);
-  for (const uint32_t tensor : tensors) {
-    arena_.entry(tensor).grad_word.store(word, std::memory_order_release);
-  }
+  for (const uint32_t tensor : tensors) arena_.MarkGradient(tensor, step, state);
 }
 
 std::shared_ptr<Session> Attachment::session() {

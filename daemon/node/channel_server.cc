@@ -127,6 +127,8 @@ bool ChannelServer::Read(uint64_t key, Channel& channel) {
     status = Greet(key, channel, *received);
   } else if (channel.session_id != 0 && received->frame.type == wire::FrameType::kStep) {
     status = owner_->Ring(channel.session_id, *received);
+  } else if (channel.session_id != 0 && received->frame.type == wire::FrameType::kGradients) {
+    status = owner_->ExpectGradients(channel.session_id, received->frame);
   }
   if (!status.ok()) LogWarning("arena channel refused: ", status.message());
   return status.ok();

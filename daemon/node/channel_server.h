@@ -30,6 +30,8 @@ class ChannelOwner {
   virtual absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) = 0;
   // The worker of the session has sent a kStep. An error ends the channel.
   virtual absl::Status Ring(uint64_t session_id, const wire::ReceivedFrame& step) = 0;
+  // A kGradients frame.
+  virtual absl::Status ExpectGradients(uint64_t session_id, const wire::ChannelFrame& frame) = 0;
   virtual void ChannelGone(uint64_t session_id) = 0;
 };
 

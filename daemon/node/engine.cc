@@ -276,6 +276,12 @@ absl::Status Engine::Ring(uint64_t session_id, const wire::ReceivedFrame& step) 
   return absl::OkStatus();
 }
 
+absl::Status Engine::ExpectGradients(uint64_t session_id, const wire::ChannelFrame& frame) {
+  DMUON_ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, JobOf(session_id));
+  job->ExpectGradients(frame.generation, frame.bytes);
+  return absl::OkStatus();
+}
+
 absl::Status Engine::Hello(const wire::ChannelFrame& frame, int channel, int pidfd) {
   wire::MutexLock lock(mu_);
   const auto it = sessions_.find(frame.session_id);

@@ -77,6 +77,7 @@ class Engine : public ChannelOwner {
   // ChannelOwner.
   absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) override;
   absl::Status Ring(uint64_t session_id, const wire::ReceivedFrame& step) override;
+  absl::Status ExpectGradients(uint64_t session_id, const wire::ChannelFrame& frame) override;
   void ChannelGone(uint64_t session_id) override;
 
   [[nodiscard]] const EngineOptions& options() const { return options_; }

@@ -83,7 +83,7 @@ void Job::Loop() {
     {
       wire::MutexLock lock(mu_);
       while (inputs_.empty() && !stopping_) {
-        const absl::Time next = std::min({core_.next_deadline(), resend_at_, kept_until_});
+        const absl::Time next = NextLook();
         const absl::Time now = MonotonicNow();
         if (next <= now) break;
         if (next == absl::InfiniteFuture()) {
@@ -100,6 +100,7 @@ void Job::Loop() {
       }
     }
     if (input) input();
+    LookForGradients();
     ResendRegistrations();
     CarryOut(core_.Tick(MonotonicNow()));
     if (MonotonicNow() >= kept_until_) Forget();
@@ -107,6 +108,16 @@ void Job::Loop() {
   }
   for (auto& [ticket, reply] : replies_) reply(wire::Draining(absl::StrCat("job '", job_id_, "'")));
   replies_.clear();
+}
+
+absl::Time Job::NextLook() const {
+  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_});
+}
+
+// Between the inputs, so that none waits for more than a bucket.
+void Job::LookForGradients() {
+  const absl::Time now = MonotonicNow();
+  if (now >= look_at_) look_at_ = now + pipeline_->Ahead();
 }
 
 Ticket Job::Await(ReplyAny reply) {
@@ -233,6 +244,13 @@ void Job::ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest r
   if (replayed) environment_.metrics->Increment(MetricId::kSteps, {job_id_, "replayed"});
 }
 
+void Job::ExpectGradients(uint64_t generation, uint64_t step) {
+  Post([this, generation, step] {
+    if (!core_.initialized() || generation != core_.generation() || step != core_.last_step() + 1) return;
+    look_at_ = MonotonicNow();
+  });
+}
+
 void Job::Close(SessionId session, Reply<v1::CloseResponse> reply) {
   Post([this, session, reply = std::move(reply)] {
     const Ticket ticket = Await([reply](const absl::Status& status) {
@@ -306,6 +324,7 @@ absl::Status Job::GiveArena(SessionId session) {
 void Job::RunStep(uint64_t step, absl::Time deadline) {
   std::vector<kernels::Hyper> hypers;
   for (const v1::Hyper& hyper : step_request_.hypers()) hypers.push_back(ToHyper(hyper));
+  look_at_ = absl::InfiniteFuture();
   StepReport report;
   const absl::Time begin = MonotonicNow();
   const absl::Status status = pipeline_->Run(step, hypers, deadline, report);

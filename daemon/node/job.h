@@ -75,6 +75,8 @@ class Job {
             Reply<v1::StepResponse> reply);
   // As Step, answered in the session's arena. What the arena cannot say is kept for the next Step.
   void Ring(SessionId session, absl::Time deadline, v1::StepRequest request);
+  // A worker marks the gradients of `step` one by one: they may be there before the step is called for.
+  void ExpectGradients(uint64_t generation, uint64_t step);
   void Close(SessionId session, Reply<v1::CloseResponse> reply);
   // The worker's channel has ended, or its process.
   void Gone(SessionId session);
@@ -107,6 +109,8 @@ class Job {
 
   void Post(std::function<void()> input);
   void Loop();
+  [[nodiscard]] absl::Time NextLook() const;
+  void LookForGradients();
   Ticket Await(ReplyAny reply);
   void CarryOut(Actions actions);
   // Ranks whose accepted registration an event that rests on `last_sequence` answers.
@@ -166,6 +170,7 @@ class Job {
   StepReport last_report_;        // of the last applied or skipped step
   double last_seconds_ = 0.0;
   absl::Time first_arrival_;
+  absl::Time look_at_ = absl::InfiniteFuture();  // for gradients of the next step
   uint64_t newton_schulz_calls_ = 0;
   uint64_t skipped_steps_ = 0;
   std::deque<double> recent_seconds_;  // of the last 100 steps

@@ -85,6 +85,12 @@ void Job::CountStep(const absl::Status& status, const StepReport& report, double
     metrics.Increment(MetricId::kStageSeconds, {job_id_, kStageNames[stage]},
                       report.stage_seconds[stage]);
   }
+  metrics.Increment(MetricId::kGradientBuckets, {job_id_, "backward"},
+                    static_cast<double>(report.buckets_ahead));
+  metrics.Increment(MetricId::kGradientBuckets, {job_id_, "in_vain"},
+                    static_cast<double>(report.buckets_again));
+  metrics.Increment(MetricId::kGradientBuckets, {job_id_, "step"},
+                    static_cast<double>(report.buckets - report.buckets_ahead));
   metrics.Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(report.step));
   metrics.Set(MetricId::kLastCommitTimestamp, {job_id_},
               absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));

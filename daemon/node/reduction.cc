@@ -118,7 +118,9 @@ absl::Status Reduction::StartOver(absl::Time deadline) {
     mail()->Expect(deadline);
     DMUON_RETURN_IF_ERROR(peers_->Close());
   }
+  const uint64_t again = ahead_.buckets_ahead;
   Begin();
+  ahead_.buckets_again = again;
   return absl::OkStatus();
 }
 
@@ -182,6 +184,7 @@ absl::Status Reduction::Finish(bool collect, absl::Time deadline, StepReport& re
   if (!overlap_) run(false, true);
   report.buckets = ahead_.buckets;
   report.buckets_ahead = ahead_.buckets_ahead;
+  report.buckets_again = ahead_.buckets_again;
   for (size_t stage = 0; stage < report.stage_seconds.size(); ++stage) {
     report.stage_seconds[stage] += ahead_.stage_seconds[stage];
   }

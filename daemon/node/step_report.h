@@ -38,6 +38,7 @@ struct StepReport {
   double newton_schulz_flops = 0.0;
   uint64_t buckets = 0;        // of gradients that this node sends or sums
   uint64_t buckets_ahead = 0;  // of these, done before the step was called for
+  uint64_t buckets_again = 0;  // done before it in vain: gradients were submitted again
   // Work that slots do at the same time counts as their mean.
   StageSeconds stage_seconds{};
 };

@@ -188,6 +188,14 @@ std::span<std::byte> Arena::grad(size_t tensor) const {
   return {base_ + layout_.grads[tensor].offset, layout_.grads[tensor].bytes};
 }
 
+void Arena::MarkGradient(size_t tensor, uint64_t step, WordState state) const {
+  std::atomic<uint64_t>& word = entry(tensor).grad_word;
+  if (WordStep(word.load(std::memory_order_relaxed)) == step) {
+    header().resubmissions.fetch_add(1, std::memory_order_acq_rel);
+  }
+  word.store(MakeWord(step, state), std::memory_order_release);
+}
+
 std::span<std::byte> Arena::param(size_t tensor) const {
   return {base_ + layout_.params[tensor].offset, layout_.params[tensor].bytes};
 }

@@ -117,6 +117,8 @@ class Arena {
   std::span<std::byte> param(size_t tensor) const;
   ArenaHeader& header() const { return HeaderAt(base_); }
   ArenaEntry& entry(size_t tensor) const { return EntryAt(base_, tensor); }
+  // Worker: the tensor's gradient is in place, or missing, for `step`.
+  void MarkGradient(size_t tensor, uint64_t step, WordState state) const;
 
  private:
   Arena(ScopedFd fd, std::byte* base, ArenaLayout layout)

@@ -10,6 +10,8 @@
 //   daemon -> worker   arena(generation, bytes) + 1 descriptor, after each Register
 //   worker -> daemon   step(milliseconds) + v1.StepRequest, serialised: the same as the RPC Step, but
 //                      answered in the arena (arena.h)
+//   worker -> daemon   gradients(generation, step)   gradients of a step are marked one by one from now on: the
+//                      daemon may look for them before the step is called for
 //
 // One frame is one packet of sizeof(ChannelFrame) bytes, and in a step what belongs to it; anything
 // else ends the connection.
@@ -32,7 +34,7 @@ inline constexpr absl::string_view kChannelSuffix = ".arena";
 inline constexpr size_t kTokenBytes = 16;
 using Token = std::array<uint8_t, kTokenBytes>;
 
-enum class FrameType : uint32_t { kHello = 1, kWelcome = 2, kArena = 3, kStep = 4 };
+enum class FrameType : uint32_t { kHello = 1, kWelcome = 2, kArena = 3, kStep = 4, kGradients = 5 };
 
 // Of what follows a frame in its packet.
 inline constexpr size_t kMaxFramePayload = size_t{64} << 10;
@@ -41,8 +43,8 @@ struct ChannelFrame {
   uint32_t magic = kChannelMagic;
   FrameType type = FrameType::kHello;
   uint64_t session_id = 0;
-  uint64_t generation = 0;  // kArena
-  uint64_t bytes = 0;       // kArena; kStep: milliseconds within which an answer is wanted
+  uint64_t generation = 0;  // kArena, kGradients
+  uint64_t bytes = 0;       // kArena; kStep: milliseconds within which an answer is wanted; kGradients: the step
   Token token{};            // kHello
 };
 static_assert(sizeof(ChannelFrame) == 48);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/daemon/node/exact_run.h"
 #include "tests/daemon/node/test_node.h"
 #include "wire/error.h"
 
@@ -21,8 +22,6 @@ namespace dmuon::node {
 namespace {
 
 using ::testing::HasSubstr;
-
-using Shards = std::vector<std::vector<wire::ShardBoxes>>;  // by rank
 
 TestJob Model(uint32_t world_size) {
   TestJob job("model", world_size);
@@ -36,44 +35,10 @@ TestJob Model(uint32_t world_size) {
   return job;
 }
 
-float Exact(size_t tensor, int64_t index, uint64_t step) {
-  return std::round(64.0F * TestRun::Gradient(tensor, index, step)) / 64.0F;
-}
-
-// FSDP over `parts` workers, in as many replicas as there are.
-Shards Rows(const TestJob& job, uint32_t parts, bool reduced) {
-  Shards shards;
-  for (uint32_t rank = 0; rank < job.spec.world_size(); ++rank) {
-    std::vector<wire::ShardBoxes>& mine = shards.emplace_back();
-    for (const v1::Tensor& tensor : job.spec.tensors()) {
-      const wire::Box box = RowShard(tensor, rank % parts, parts);
-      mine.push_back({box, box, reduced});
-    }
-  }
-  return shards;
-}
-
-// The parameters of one worker, one tensor after the other.
-std::vector<float> ParametersOf(TestWorker& worker, const TestJob& job) {
-  std::vector<float> all;
-  for (size_t t = 0; t < static_cast<size_t>(job.spec.tensors_size()); ++t) {
-    const std::span<float> piece = worker.param(t);
-    all.insert(all.end(), piece.begin(), piece.end());
-  }
-  return all;
-}
-
 struct Outcome {
   std::vector<std::vector<float>> parameters;  // by rank
   std::vector<uint64_t> calls;                 // by rank, of its node
 };
-
-absl::Status StepExactly(TestRun& run, uint64_t step) {
-  for (size_t rank = 0; rank < run.size(); ++rank) run[rank].FillAndSubmit(step, Exact);
-  absl::Status first;
-  for (const auto& answer : run.StepAsSubmitted(step)) first.Update(answer.status());
-  return first;
-}
 
 Outcome Train(TestRun& run, const TestJob& job, const Shards& shards, uint64_t steps) {
   EXPECT_TRUE(run.Start(shards).ok());
@@ -86,29 +51,20 @@ Outcome Train(TestRun& run, const TestJob& job, const Shards& shards, uint64_t s
       outcome.calls.push_back(answer.ok() ? answer->newton_schulz_calls() : 0);
     }
   }
-  for (size_t rank = 0; rank < run.size(); ++rank) {
-    outcome.parameters.push_back(ParametersOf(run[rank], job));
-  }
+  outcome.parameters = ParametersOf(run, job);
   return outcome;
-}
-
-EngineOptions Options(bool overlap = true) {
-  EngineOptions options;
-  options.slots = 2;
-  options.overlap = overlap;
-  return options;
 }
 
 // For what is found out by waiting in vain.
 EngineOptions Impatient(absl::Duration step_timeout) {
-  EngineOptions options = Options();
+  EngineOptions options = TwoSlots();
   options.step_timeout = step_timeout;
   return options;
 }
 
 // The parameters of each rank after `steps` on one node, its rows a worker.
 std::vector<std::vector<float>> Undisturbed(const TestJob& job, uint64_t steps) {
-  TestNode alone(Options());
+  TestNode alone(TwoSlots());
   TestRun reference(&alone.engine(), job);
   return Train(reference, job, Rows(job, job.spec.world_size(), true), steps).parameters;
 }
@@ -126,13 +82,13 @@ struct Case {
 // The judge is one node with the serial pipeline.
 void ExpectTheBitsOfOneNode(const TestJob& job, const Shards& shards, const Placement& placement) {
   constexpr uint64_t kSteps = 4;
-  TestNode alone(Options(/*overlap=*/false));
+  TestNode alone(TwoSlots(/*overlap=*/false));
   TestRun reference(&alone.engine(), job);
   const Outcome expected = Train(reference, job, shards, kSteps);
   EXPECT_EQ(expected.calls[0], 7 * kSteps);
 
   for (const bool overlap : {false, true}) {
-    TestCluster cluster(placement.size(), Options(overlap));
+    TestCluster cluster(placement.size(), TwoSlots(overlap));
     std::vector<Engine*> engines(shards.size());
     for (size_t node = 0; node < placement.size(); ++node) {
       for (const uint32_t rank : placement[node]) engines[rank] = &cluster.engine(node);
@@ -217,7 +173,7 @@ TEST_P(WireTest, NoByteCrossesThatNeedNot) {
   const WireCase& c = GetParam();
   TestJob job("wire", 4);
   for (int i = 0; i < 4; ++i) job.Add(absl::StrCat("w", i), {512, 64});
-  TestCluster cluster(2, Options());
+  TestCluster cluster(2, TwoSlots());
   TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
               job);
   ASSERT_TRUE(run.Start(Rows(job, c.parts, c.reduced)).ok());
@@ -245,7 +201,7 @@ TEST(UnevenWireTest, SevenRowsOnFourWorkersCrossOnce) {  // cases rows 6, 15
   constexpr double kRow = 512 * sizeof(float);
   TestJob job("wire", 4);
   for (int i = 0; i < kMatrices; ++i) job.Add(absl::StrCat("w", i), {7, 512});
-  TestCluster cluster(2, Options());
+  TestCluster cluster(2, TwoSlots());
   TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
               job);
   ASSERT_TRUE(run.Start(Rows(job, 4, true)).ok());
@@ -278,7 +234,7 @@ TEST(MixedPlacementTest, OneNormOverTensorsOfDifferentWorkers) {  // cases row 4
       shards[rank][tensor] = {box, box, true};
     }
   }
-  TestCluster cluster(2, Options());
+  TestCluster cluster(2, TwoSlots());
   TestRun run({&cluster.engine(0), &cluster.engine(0), &cluster.engine(1), &cluster.engine(1)},
               job);
   ASSERT_TRUE(run.Start(shards).ok());
@@ -295,15 +251,11 @@ TEST(MixedPlacementTest, OneNormOverTensorsOfDifferentWorkers) {  // cases row 4
 
 class ClusterTest : public ::testing::Test {
  protected:
-  explicit ClusterTest(const EngineOptions& options = Options()) : cluster_(2, options) {}
+  explicit ClusterTest(const EngineOptions& options = TwoSlots()) : cluster_(2, options) {}
   // Two workers on each of two nodes, FSDP over all of them.
   void SetUp() override { ASSERT_TRUE(run_.Start(Rows(job_, 4, true)).ok()); }
 
-  std::vector<std::vector<float>> Parameters() {
-    std::vector<std::vector<float>> all;
-    for (size_t rank = 0; rank < run_.size(); ++rank) all.push_back(ParametersOf(run_[rank], job_));
-    return all;
-  }
+  std::vector<std::vector<float>> Parameters() { return ParametersOf(run_, job_); }
   // Repeats a step until the cluster has found together again.
   absl::Status StepUntilItWorks(uint64_t step) {
     absl::Status status;
@@ -413,11 +365,7 @@ TEST_F(ClusterTest, AWorkerThatReturnsToOneNodeGetsWhatTheOthersOwn) {
   ASSERT_TRUE(StepExactly(run_, 1).ok());
   const auto before = Parameters();
   run_[3].Die();
-  ASSERT_TRUE(run_[3].Open("again").ok());
-  run_[3].StartRegister(Rows(job_, 4, true)[3]);
-  ASSERT_TRUE(run_[3].FinishRegister().ok());
-  run_[3].StartBegin();
-  const auto begun = run_[3].FinishBegin();
+  const auto begun = run_[3].Return("again", Rows(job_, 4, true)[3]);
   ASSERT_TRUE(begun.ok()) << begun.status();
   EXPECT_EQ(begun->last_step(), 1U);
   EXPECT_EQ(Parameters(), before);
@@ -543,7 +491,7 @@ TEST_F(LostMessageTest, AJobIsKeptUntilItHasEndedOnAllNodes) {
 }
 
 TEST(ClusterDrainTest, ANodeThatWaitsForAnotherDrainsAtOnce) {
-  EngineOptions options = Options();
+  EngineOptions options = TwoSlots();
   options.step_timeout = absl::Seconds(600);
   options.orphan_timeout = absl::Hours(1);
   const TestJob job = Model(2);

@@ -299,6 +299,14 @@ absl::Status TestWorker::Ring(uint64_t step, double lr) {
   return engine_->Ring(session_, frame);
 }
 
+absl::Status TestWorker::ExpectGradients(uint64_t step) {
+  wire::ChannelFrame frame;
+  frame.type = wire::FrameType::kGradients;
+  frame.generation = generation;
+  frame.bytes = step;
+  return engine_->ExpectGradients(session_, frame);
+}
+
 uint64_t TestWorker::AwaitAnswerWord() {
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (header().answer_word.Load() == 0 && std::chrono::steady_clock::now() < until) {
@@ -340,7 +348,7 @@ std::span<const uint16_t> TestWorker::param_bf16(size_t tensor) {
 }
 
 void TestWorker::Submit(size_t tensor, uint64_t step, wire::WordState state) {
-  arena_.entry(tensor).grad_word.store(wire::MakeWord(step, state), std::memory_order_release);
+  arena_.MarkGradient(tensor, step, state);
 }
 
 template <typename Fn>
@@ -351,13 +359,24 @@ void TestWorker::ForEachElement(size_t tensor, const wire::Box& box, Fn&& fn) co
   });
 }
 
-void TestWorker::FillAndSubmit(uint64_t step, float (*value)(size_t, int64_t, uint64_t)) {
-  for (size_t tensor = 0; tensor < shards_.size(); ++tensor) {
-    ForEachElement(tensor, shards_[tensor].grad, [&](size_t local, int64_t global) {
-      grad(tensor)[local] = value(tensor, global, step);
-    });
-    Submit(tensor, step);
-  }
+void TestWorker::FillAndSubmit(size_t tensor, uint64_t step, GradientValue value) {
+  ForEachElement(tensor, shards_[tensor].grad, [&](size_t local, int64_t global) {
+    grad(tensor)[local] = value(tensor, global, step);
+  });
+  Submit(tensor, step);
+}
+
+void TestWorker::FillAndSubmit(uint64_t step, GradientValue value) {
+  for (size_t tensor = 0; tensor < shards_.size(); ++tensor) FillAndSubmit(tensor, step, value);
+}
+
+absl::StatusOr<v1::BeginResponse> TestWorker::Return(const std::string& incarnation,
+                                                     std::vector<wire::ShardBoxes> shards) {
+  DMUON_RETURN_IF_ERROR(Open(incarnation));
+  StartRegister(std::move(shards));
+  DMUON_RETURN_IF_ERROR(FinishRegister());
+  StartBegin();
+  return FinishBegin();
 }
 
 void TestWorker::FillParams(float (*value)(size_t, int64_t)) {

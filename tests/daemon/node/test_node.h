@@ -116,6 +116,8 @@ class TestWorker {
   absl::StatusOr<v1::StepResponse> FinishStep();
   // Starts a step on the arena channel instead, and waits for the word that answers it.
   absl::Status Ring(uint64_t step, double lr = 0.1);
+  // As before gradients are marked one by one.
+  absl::Status ExpectGradients(uint64_t step);
   uint64_t AwaitAnswerWord();
   [[nodiscard]] wire::ArenaHeader& header() const { return arena_.header(); }
   [[nodiscard]] uint64_t param_word(size_t tensor) const {
@@ -124,13 +126,18 @@ class TestWorker {
   absl::Status Close();
   // As the kernel would tell of a killed process.
   void Die();
+  // Opens, registers and begins as another incarnation. The job is planned.
+  absl::StatusOr<v1::BeginResponse> Return(const std::string& incarnation,
+                                           std::vector<wire::ShardBoxes> shards);
 
   std::span<float> grad(size_t tensor);
   std::span<float> param(size_t tensor);
   std::span<const uint16_t> param_bf16(size_t tensor);
   void Submit(size_t tensor, uint64_t step, wire::WordState state = wire::WordState::kReady);
-  // Fills every gradient from a function of (tensor, global index) and submits it.
-  void FillAndSubmit(uint64_t step, float (*value)(size_t tensor, int64_t index, uint64_t step));
+  // Fills a gradient, or every one, from a function of (tensor, global index) and submits it.
+  using GradientValue = float (*)(size_t tensor, int64_t index, uint64_t step);
+  void FillAndSubmit(size_t tensor, uint64_t step, GradientValue value);
+  void FillAndSubmit(uint64_t step, GradientValue value);
   void FillParams(float (*value)(size_t tensor, int64_t index));
 
   uint64_t generation = 0;

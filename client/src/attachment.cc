@@ -162,6 +162,10 @@ absl::StatusOr<v1::BeginResponse> Attachment::Begin(bool must_resume, Deadline u
   }
 }
 
+void Attachment::ExpectGradients(uint64_t step) {
+  if (begun_) session()->ExpectGradients(generation_, step);
+}
+
 bool Attachment::Ring(v1::StepRequest& request) {
   if (!begun_) return false;
   request.set_generation(generation_);

@@ -50,6 +50,9 @@ class Attachment {
   // Registers and maps the arena; whatever an earlier arena held is moved into it.
   absl::StatusOr<v1::RegisterResponse> Register();
   absl::StatusOr<v1::BeginResponse> Begin();
+  // Tells the daemon that gradients of `step` are marked one by one, if there is a session: one that is lost
+  // is the next step's to mend.
+  void ExpectGradients(uint64_t step);
   // A step the short way, while all goes well: rings, and the answer comes in the arena, to whoever wants
   // it. False when it did not ring; then Step does it all.
   bool Ring(v1::StepRequest& request);

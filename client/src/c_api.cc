@@ -207,6 +207,13 @@ dmuon_status_t dmuon_submit_missing(dmuon_client* client, const uint32_t* tensor
   });
 }
 
+dmuon_status_t dmuon_expect_gradients(dmuon_client* client, uint64_t step) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    return client->impl->ExpectGradients(step);
+  });
+}
+
 dmuon_status_t dmuon_step(dmuon_client* client, uint64_t step, const dmuon_hyper* hypers,
                           size_t count) {
   return Guarded([&]() -> absl::Status {

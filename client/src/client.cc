@@ -179,6 +179,15 @@ absl::Status Client::Submit(std::span<const uint32_t> tensors, uint64_t step,
   return absl::OkStatus();
 }
 
+absl::Status Client::ExpectGradients(uint64_t step) {
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_expect_gradients"));
+  if (!begun_) return NotReady("dmuon_begin comes before dmuon_expect_gradients");
+  DMUON_RETURN_IF_ERROR(CheckStep(step));
+  attachment_.ExpectGradients(step);
+  return absl::OkStatus();
+}
+
 absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   wire::MutexLock lock(mu_);
   DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_step"));

@@ -51,6 +51,8 @@ class Client {
   // All of them or none.
   absl::Status Submit(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state);
 
+  // Gradients of `step` come one by one from now on. Any thread.
+  absl::Status ExpectGradients(uint64_t step);
   // Starts a step and returns.
   absl::Status Step(uint64_t step, std::vector<v1::Hyper> hypers);
   // Until the parameters of these tensors carry the step that is in flight, or was answered last; others

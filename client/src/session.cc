@@ -91,6 +91,15 @@ class RpcSession : public Session {
            wire::SendFrame(channel_->get(), frame, -1, payload).ok();
   }
 
+  void ExpectGradients(uint64_t generation, uint64_t step) override {
+    wire::ChannelFrame frame;
+    frame.type = wire::FrameType::kGradients;
+    frame.session_id = id_;
+    frame.generation = generation;
+    frame.bytes = step;
+    wire::SendFrame(channel_->get(), frame).IgnoreError();
+  }
+
   bool Alive() override {
     pollfd channel{channel_->get(), 0, 0};
     return ::poll(&channel, 1, 0) == 0;

@@ -54,6 +54,8 @@ class Session {
   // Starts a step by ringing on the arena channel; the answer comes in the arena. False when that cannot
   // be done, and Step must do.
   virtual bool Ring(v1::StepRequest& request, Deadline deadline) = 0;
+  // Announces gradients of `step` on the arena channel.
+  virtual void ExpectGradients(uint64_t generation, uint64_t step) = 0;
   // False once the daemon has closed the arena channel, or died.
   virtual bool Alive() = 0;
 

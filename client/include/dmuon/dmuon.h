@@ -6,6 +6,7 @@
  *   dmuon_open -> dmuon_add_group* -> dmuon_add_tensor* -> dmuon_register
  *     -> fill dmuon_param_buffer of every tensor -> dmuon_begin
  *     -> per step: fill dmuon_grad_buffer, dmuon_submit* -> dmuon_step -> dmuon_wait
+ *        (dmuon_expect_gradients before the first dmuon_submit lets the service work while backward runs)
  *   -> dmuon_close
  *
  * Conventions
@@ -39,7 +40,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 3
+#define DMUON_ABI_VERSION 4
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -235,6 +236,13 @@ DMUON_API dmuon_status_t dmuon_submit(dmuon_client* client, const uint32_t* tens
                                       uint64_t step);
 DMUON_API dmuon_status_t dmuon_submit_missing(dmuon_client* client, const uint32_t* tensors,
                                               size_t count, uint64_t step);
+
+/* Gradients of `step` will be submitted one by one while others are still being computed: the service sums
+ * and sends those that all workers of a node have submitted, before dmuon_step. Once a step, before its
+ * first dmuon_submit; without it, or on another worker only, all is the same but slower. A gradient that
+ * is submitted again for the same step is taken; what was done with the former one was in vain. Any
+ * thread. DMUON_NOT_READY while a step is in flight, and before dmuon_begin. */
+DMUON_API dmuon_status_t dmuon_expect_gradients(dmuon_client* client, uint64_t step);
 
 /* Starts the step and returns at once. `hypers`: one a group, in group order. Every gradient has
  * been marked before. DMUON_NOT_READY while an earlier step has not been waited for. */

@@ -131,6 +131,7 @@ class Client {
     return position;
   }
 
+  void expect_gradients(uint64_t step) { Check(dmuon_expect_gradients(handle_, step)); }
   void submit(uint32_t tensor, uint64_t step) { Check(dmuon_submit(handle_, &tensor, 1, step)); }
   void submit(const std::vector<uint32_t>& tensors, uint64_t step) {
     Check(dmuon_submit(handle_, tensors.data(), tensors.size(), step));

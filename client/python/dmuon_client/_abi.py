@@ -10,7 +10,7 @@ import os
 import pathlib
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-DMUON_ABI_VERSION = 3
+DMUON_ABI_VERSION = 4
 DMUON_MAX_DIMS = 8
 
 # dmuon_status
@@ -169,6 +169,7 @@ PROTOTYPES = {
     "dmuon_begin": (c_int32, [c_void_p, c_int32, _POINTER(c_uint64), _POINTER(c_int32)]),
     "dmuon_submit": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64]),
     "dmuon_submit_missing": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64]),
+    "dmuon_expect_gradients": (c_int32, [c_void_p, c_uint64]),
     "dmuon_step": (c_int32, [c_void_p, c_uint64, _POINTER(dmuon_hyper), c_size_t]),
     "dmuon_wait": (c_int32, [c_void_p, c_uint64, c_int32, _POINTER(dmuon_step_result)]),
     "dmuon_wait_params": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64, c_int32]),

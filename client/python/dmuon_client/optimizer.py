@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Muon`: a torch.optim.Optimizer whose work is done by the service.
 
-    submit   copy each local gradient into the arena
+    submit   copy each local gradient into the arena, in step() or while backward runs
     step     hand over the hyper-parameters of param_groups and wait
     deliver  copy the new values out of the arena
 
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Placement
 
-from dmuon_client import _abi, handover, options as opts, routing, sharding
+from dmuon_client import _abi, backward, handover, options as opts, routing, sharding
 from dmuon_client.session import DmuonError, PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
 
 # A daemon that keeps replacing its arena within one step is broken.
@@ -90,9 +90,14 @@ class Muon(torch.optim.Optimizer):
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
                   flush=True)
+        self._expecting = 0  # the step whose gradients the service expects one by one
         self._attach()
         if self._forward_groups:
             self._forward_groups.guard(self._before_forward, self.wait)
+        self._backward: backward.Backward | None = None
+        if passes := self._options.backward_passes_per_step:
+            params = {i: self._tensors[i].param for i in self._held}
+            self._backward = backward.Backward(params, passes, self._submit_early)
 
     # -- torch.optim.Optimizer ---------------------------------------------------------------------
 
@@ -225,6 +230,8 @@ class Muon(torch.optim.Optimizer):
         """Ends the session. The service drops the job's state once every worker has closed."""
         if not self._session.closed:
             self.wait()
+        if self._backward:
+            self._backward.remove()
         self._session.close()
 
     def __enter__(self) -> "Muon":
@@ -243,6 +250,7 @@ class Muon(torch.optim.Optimizer):
         tensors = []
         for route in routes:
             dtype_code(route.name, route.param.dtype)
+            self._check_backward(route, replicated)
             holding = sharding.holds(route.name, route.param, world_size=self._world_size,
                                      replicated=id(route.param) in replicated,
                                      reduced=self._options.reduced, job_mesh=self._options.mesh)
@@ -254,6 +262,14 @@ class Muon(torch.optim.Optimizer):
         if unknown:
             raise ValueError(f"row_blocks names {sorted(unknown)}, which the service does not hold")
         return tensors
+
+    def _check_backward(self, route: routing.Route, replicated: set[int]) -> None:
+        """ValueError where gradients are reduced by others, but after the hooks."""
+        o = self._options
+        later = id(route.param) in replicated or o.reduced
+        if o.backward_passes_per_step and later and self._world_size > 1 and not isinstance(route.param, DTensor):
+            who = "DistributedDataParallel" if id(route.param) in replicated else "your code (reduced=True)"
+            raise ValueError(f"backward_passes_per_step: the gradient of {route.name} is complete before {who} has averaged it")
 
     def _group(self) -> list[dict[str, Any]]:
         """The param_groups, and with them the service's groups, in order of first use."""
@@ -353,11 +369,37 @@ class Muon(torch.optim.Optimizer):
     def _submit(self, step: int) -> None:
         # Checked first: an error must come before the first mark, or a later step() would find it.
         grads = self._local_grads()
-        ready = [i for i in self._held if grads[i] is not None]
+        # What backward handed over may have been changed since, by clipping, say, or by a pass more than was
+        # announced. Tensors do not tell: their versions do not count what collectives and DTensors do in place.
+        early = {i for i in self._backward.take() if self._is_submitted(i, grads[i])} if self._backward else ()
+        ready = [i for i in self._held if grads[i] is not None and i not in early]
         _copy([self._tensors[i].grad_buffer for i in ready], [grads[i] for i in ready])
         self._session.submit(ready, step)
-        if len(ready) < len(self._held):
+        if len(ready) + len(early) < len(self._held):
             self._session.submit_missing([i for i in self._held if grads[i] is None], step)
+
+    def _is_submitted(self, i: int, piece: torch.Tensor | None) -> bool:
+        """Whether the arena holds the bits of `piece`."""
+        bits = {4: torch.int32, 2: torch.int16}[self._tensors[i].dtype.itemsize]
+        return piece is not None and torch.equal(piece.view(bits), self._tensors[i].grad_buffer.view(bits))
+
+    def _submit_early(self, i: int) -> bool:
+        """In backward. A gradient that is not what was registered is left to step(), which says so."""
+        if self._session.closed:
+            return False
+        if self._pending is not None:
+            self.wait()
+        grad = self._tensors[i].param.grad
+        piece = sharding.local_part(grad)
+        if _description(grad, piece) != self._registered[i]:
+            return False
+        step = self.last_step + 1
+        if self._expecting != step:
+            self._session.expect_gradients(step)
+            self._expecting = step
+        self._tensors[i].grad_buffer.copy_(piece)
+        self._session.submit([i], step)
+        return True
 
     def _local_grads(self) -> list[torch.Tensor | None]:
         """This worker's piece of each gradient. TypeError naming the tensor whose gradient is not what was

@@ -97,6 +97,10 @@ class Options:
     # used in their own forward only. Each waits for its own parameters; the first forward for all others.
     overlap: Sequence[nn.Module] = ()
 
+    # How many backward passes make a step: each gradient goes to the service during the last of them, as
+    # soon as it is complete, instead of in step(). None: in step().
+    backward_passes_per_step: int | None = None
+
     # Where the service is, and how long to wait for it.
     job: str | None = None
     address: str | None = None
@@ -126,6 +130,10 @@ class Options:
             check_number("max_grad_norm", self.max_grad_norm, 0.0)
             if self.max_grad_norm == 0:
                 raise ValueError("max_grad_norm is 0; it must be above 0, or None for no clipping")
+        if self.backward_passes_per_step is not None:
+            check_number("backward_passes_per_step", self.backward_passes_per_step, 1)
+            if not isinstance(self.backward_passes_per_step, int):
+                raise ValueError(f"backward_passes_per_step is {self.backward_passes_per_step!r}; it must be a whole number")
         if self.overlap and self.sync:
             raise ValueError("overlap needs sync=False: a step with sync=True waits for all parameters itself")
         for rule in self.rules:

@@ -140,6 +140,10 @@ class Session:
         memory = (ctypes.c_ubyte * size.value).from_address(data.value)
         return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
 
+    def expect_gradients(self, step: int) -> None:
+        """Gradients of `step` are submitted one by one from now on, while others are computed."""
+        self._check(self._library.dmuon_expect_gradients(self._client, step))
+
     def submit(self, tensors: Sequence[int], step: int) -> None:
         """The gradients of these tensors are in their buffers."""
         array = (ctypes.c_uint32 * len(tensors))(*tensors)

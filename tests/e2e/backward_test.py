@@ -58,6 +58,13 @@ def test_training_has_the_same_bits(pools, two_nodes, job, workers, parallel, re
     assert any(handed == [tensors] * STEPS for _, handed, tensors in early)
 
 
+def test_bf16_gradients_have_the_same_bits(pools, two_nodes, job):
+    keywords = {"parallel": "zero3", "dtype": torch.bfloat16}
+    plain, early = (pools(2).run(trained, two_nodes.addresses(2), f"{job}.{passes}", keywords, passes) for passes in (None, 1))
+    assert same_bits(plain, early)
+    assert all(handed == [tensors] * STEPS for _, handed, tensors in early)
+
+
 def test_handing_over_both_ways_has_the_same_bits(pools, two_nodes, job):
     runs = [pools(2).run(trained, two_nodes.addresses(2), f"{job}.{sync}", {"parallel": "zero3", "whole_history": sync},
                          1, sync=sync)[0] for sync in (True, False)]
@@ -73,7 +80,7 @@ def test_only_the_last_of_several_passes_hands_over(pools, two_nodes, job, paral
     assert all(handed == [tensors] * STEPS for _, handed, tensors in early)
 
 
-@pytest.mark.parametrize("said", [1, 2, 4])
+@pytest.mark.parametrize("said", [1, 4])
 def test_another_number_of_passes_than_was_said_costs_nothing_but_time(pools, two_nodes, job, said):
     keywords = {"parallel": "zero3", "micro_batches": 3}
     plain = pools(2).run(trained, two_nodes.addresses(2), f"{job}.step", keywords)

@@ -33,6 +33,7 @@ TENSORS = {"tall": (29, 8), "wide": (8, 40), "square": (16, 16), "few": (3, 12),
            "bias": (5,)}
 HYPERS = ((0.02, 0.01, 0.95, 0.0), (0.003, 0.0, 0.9, 0.95))
 CONNECT_MS, CALL_MS, POLL_MS = 10_000, 1_500, 500
+BACKWARD_SECONDS = 0.003
 # With others away these come, and the call is made again; any other error ends the worker.
 OTHERS_AWAY = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST)
 
@@ -124,7 +125,7 @@ class Worker:
         done = False
         while not done:
             self._history.add("asked", step=step)
-            self._insist(self._library.dmuon_submit, self._client, self._all, len(self._all), step)
+            self._submit(step)
             self._insist(self._library.dmuon_step, self._client, step, hypers, len(hypers))
             status = _abi.DMUON_DEADLINE_EXCEEDED
             while not done and status == _abi.DMUON_DEADLINE_EXCEEDED:
@@ -132,6 +133,15 @@ class Worker:
                 done = self._called(status, step=step)
         self._history.add("done", step=result.step, skipped=result.skipped, replayed=result.replayed,
                           grad_norm=result.grad_norm, calls=result.newton_schulz_calls, digest=self._digest())
+
+    def _submit(self, step: int) -> None:
+        """Every other step as backward does, which the service need not wait for."""
+        if step % 2 == 0:
+            return self._insist(self._library.dmuon_submit, self._client, self._all, len(self._all), step)
+        self._insist(self._library.dmuon_expect_gradients, self._client, step)
+        for tensor in reversed(self._all):
+            self._insist(self._library.dmuon_submit, self._client, ctypes.byref(ctypes.c_uint32(tensor)), 1, step)
+        time.sleep(BACKWARD_SECONDS)
 
 
 if __name__ == "__main__":

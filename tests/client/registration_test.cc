@@ -185,6 +185,7 @@ TEST_F(RegistrationTest, CallsOutOfOrderAreRefused) {
   Client& client = worker.client();
   EXPECT_EQ(FailureOf([&] { (void)client.param_buffer(0); }).status, DMUON_NOT_READY);
   EXPECT_EQ(FailureOf([&] { client.submit(0, 1); }).status, DMUON_NOT_READY);
+  EXPECT_EQ(FailureOf([&] { client.expect_gradients(1); }).status, DMUON_NOT_READY);
   EXPECT_EQ(FailureOf([&] { client.begin(0); }).status, DMUON_NOT_READY);
   client.register_tensors(kPatienceMs);
   EXPECT_EQ(FailureOf([&] { worker.Start(1); }).status, DMUON_NOT_READY);

@@ -99,6 +99,17 @@ TEST_F(StepTest, TheNormSpansAllShards) {  // cases row 43
   EXPECT_DOUBLE_EQ(results[1].grad_norm, 5.0);
 }
 
+TEST_F(StepTest, GradientsMayBeExpectedBeforeTheyAreSubmitted) {
+  Attach(2);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    worker(0).client().expect_gradients(step);  // rank 1 says nothing
+    for (const dmuon_step_result& result : Step(step, [](uint32_t rank) { return rank == 0 ? 1.0F : 2.0F; })) {
+      EXPECT_DOUBLE_EQ(result.grad_norm, 1.5 * std::sqrt(28.0));
+    }
+  }
+  EXPECT_EQ(FailureOf([&] { worker(0).client().expect_gradients(0); }).status, DMUON_INVALID_ARGUMENT);
+}
+
 TEST_F(StepTest, ANanOnOneRankSkipsTheStepEverywhere) {  // cases row 66
   Attach(2);
   const std::vector<float> before = worker(0).Parameters();

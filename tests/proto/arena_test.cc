@@ -104,6 +104,19 @@ TEST_F(ArenaTest, AnotherGenerationIsRefused) {
   EXPECT_THAT(Message(MapStatus(ScopedFd(::dup(daemon.fd())))), HasSubstr("generation 8"));
 }
 
+TEST_F(ArenaTest, OnlyASecondMarkForOneStepCountsAsAResubmission) {
+  const Arena arena = Arena::Create(layout_, kGeneration).value();
+  const auto resubmissions = [&] { return arena.header().resubmissions.load(); };
+  arena.MarkGradient(0, 1, WordState::kReady);
+  arena.MarkGradient(1, 1, WordState::kMissing);
+  arena.MarkGradient(0, 2, WordState::kReady);
+  EXPECT_EQ(resubmissions(), 0U);
+  arena.MarkGradient(0, 2, WordState::kReady);
+  arena.MarkGradient(1, 1, WordState::kReady);
+  EXPECT_EQ(resubmissions(), 2U);
+  EXPECT_EQ(arena.entry(0).grad_word.load(), MakeWord(2, WordState::kReady));
+}
+
 TEST_F(ArenaTest, LargerThanAllowedIsRefusedWithBothSizes) {
   const absl::Status status = LayOut(job_, shards_, 100).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

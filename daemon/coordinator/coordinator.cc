@@ -111,7 +111,8 @@ Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
               outcome);
   }
   DropLost(request, outcome);
-  members_[id] = Member{request.node().incarnation(), request.slots(), now + options_.lease};
+  members_[id] = Member{request.node().incarnation(), request.slots(), request.memory_bytes(),
+                        now + options_.lease};
   highest_generation_ = std::max(highest_generation_, request.highest_generation());
   AdoptHeld(request, outcome);
   return outcome;
@@ -324,7 +325,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   std::vector<plan::NodeSlots> nodes;
   for (const auto& [id, ranks] : ranks_of) {
     const Member& member = members_.at(id);
-    nodes.push_back({id, member.slots, ranks});
+    nodes.push_back({id, member.slots, ranks, member.memory_bytes});
     ready.incarnations[id] = member.incarnation;
   }
   const std::string why = absl::StrCat("all ", ready.spec.world_size(), " ranks registered");

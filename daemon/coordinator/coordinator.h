@@ -107,6 +107,7 @@ class Coordinator {
   struct Member {
     std::string incarnation;
     uint32_t slots = 1;
+    uint64_t memory_bytes = 0;
     absl::Time lease_end;
   };
   // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank

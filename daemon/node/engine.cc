@@ -310,6 +310,7 @@ v1::JoinRequest Engine::JoinReport() const {
   v1::JoinRequest join;
   *join.mutable_node() = node_;
   join.set_slots(options_.slots);
+  join.set_memory_bytes(budget_.limit_bytes());
   join.set_protocol_version(wire::kProtocolVersion);
   wire::MutexLock lock(mu_);
   join.set_highest_generation(highest_generation_);

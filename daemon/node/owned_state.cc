@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/plan/cost.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -56,10 +57,6 @@ std::pair<int64_t, int64_t> MatrixOf(const wire::Box& box) {
   return {rows, rows == 0 ? 0 : box.elements() / rows};
 }
 
-uint64_t FloatsOf(const kernels::Optimizer& optimizer) {
-  return 2 + static_cast<uint64_t>(optimizer.state_buffers());  // weight, staging, state
-}
-
 }  // namespace
 
 std::vector<kernels::Optimizer> OptimizersOf(const v1::JobSpec& job) {
@@ -105,12 +102,12 @@ OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t no
 }
 
 uint64_t OwnedState::BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node) {
-  const std::vector<kernels::Optimizer> optimizers = OptimizersOf(job);
   uint64_t bytes = 0;
   for (const v1::Unit& unit : plan.units()) {
     if (unit.owners(0).node() != node) continue;
     const uint32_t group = job.tensors(static_cast<int>(unit.tensor())).group();
-    bytes += 4 * FloatsOf(optimizers[group]) * static_cast<uint64_t>(wire::FromProto(unit.box()).elements());
+    bytes += static_cast<uint64_t>(
+        plan::UnitBytes(job.groups(static_cast<int>(group)), wire::FromProto(unit.box())));
   }
   return bytes;
 }

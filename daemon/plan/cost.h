@@ -28,4 +28,7 @@ inline constexpr double kSecondsPerWireByte = 1e-9;
 // step reads and writes. `box` is not empty. Depends on shape and optimizer alone.
 double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed = {});
 
+// What a unit takes on its owner: weight, staged gradient and optimizer state, in fp32.
+int64_t UnitBytes(const v1::Group& group, const wire::Box& box);
+
 }  // namespace dmuon::plan

@@ -5,8 +5,12 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
@@ -47,14 +51,8 @@ std::vector<v1::Slot> SlotsOf(std::span<const NodeSlots> nodes) {
   return slots;
 }
 
-std::vector<double> Prices(const v1::JobSpec& job, std::span<const Unit> units) {
-  std::vector<double> prices;
-  prices.reserve(units.size());
-  for (const Unit& unit : units) {
-    const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor));
-    prices.push_back(UnitSeconds(job.groups(static_cast<int>(tensor.group())), unit.box));
-  }
-  return prices;
+const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
+  return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
 }
 
 void AddUnits(std::span<const Unit> units, std::span<const double> prices,
@@ -124,6 +122,27 @@ absl::Status CheckUnit(const v1::JobSpec& job, const v1::Plan& plan, size_t inde
   return wire::ParseBox(unit.box(), shape, absl::StrCat("unit ", index)).status();
 }
 
+// An even part of what a node has left beside its workers' arenas, on the node where that is least; 0 for no
+// cap.
+int64_t SlotBytes(const v1::JobSpec& job, ShardsByRank shards, std::span<const NodeSlots> nodes) {
+  constexpr uint64_t kMostBytes = uint64_t{1} << 62;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const NodeSlots& node : nodes) {
+    if (node.memory_bytes == 0 || node.slots == 0) return 0;
+    auto left = static_cast<int64_t>(std::min(node.memory_bytes, kMostBytes));
+    for (const uint32_t rank : node.ranks) {
+      if (rank >= shards.size()) continue;  // PlaceRanks says so
+      for (size_t t = 0; t < shards[rank].size(); ++t) {
+        const v1::Tensor& tensor = job.tensors(static_cast<int>(t));
+        left -= shards[rank][t].grad.elements() * static_cast<int64_t>(wire::SizeOf(tensor.grad_dtype()));
+        left -= shards[rank][t].param.elements() * static_cast<int64_t>(wire::SizeOf(tensor.param_dtype()));
+      }
+    }
+    least = std::min(least, left / node.slots);
+  }
+  return std::max<int64_t>(least, 1);
+}
+
 absl::Status CheckSize(const v1::Plan& plan, size_t max_bytes) {
   const size_t bytes = plan.ByteSizeLong();
   if (bytes <= max_bytes) return absl::OkStatus();
@@ -153,7 +172,12 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                        absl::StrCat("cannot place ", units.size(), " units of job '", job.job_id(),
                                     "' on 0 slots; need at least 1"));
   }
-  const std::vector<double> prices = Prices(job, units);
+  std::vector<double> prices;
+  std::vector<int64_t> bytes;
+  for (const Unit& unit : units) {
+    prices.push_back(UnitSeconds(GroupOf(job, unit), unit.box));
+    bytes.push_back(UnitBytes(GroupOf(job, unit), unit.box));
+  }
   v1::Plan plan;
   plan.set_job_id(job.job_id());
   for (const NodeSlots& node : nodes) {
@@ -161,7 +185,10 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     plan.add_slots(node.slots);
   }
   DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
-  Problem problem{.costs = prices, .slots_per_node = {plan.slots().data(), nodes.size()}};
+  Problem problem{.costs = prices,
+                  .slots_per_node = {plan.slots().data(), nodes.size()},
+                  .bytes = bytes,
+                  .slot_bytes = SlotBytes(job, shards, nodes)};
   std::vector<std::vector<int64_t>> wire_bytes;  // by unit and node
   if (nodes.size() > 1) {
     const std::span<const uint32_t> rank_nodes(plan.rank_nodes().data(), job.world_size());
@@ -171,7 +198,13 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     problem.wire_bytes = [&](size_t unit, size_t node) { return wire_bytes[unit][node]; };
     problem.seconds_per_wire_byte = kSecondsPerWireByte;
   }
-  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, Assign(problem));
+  absl::StatusOr<Assignment> placed = Assign(problem);
+  if (problem.slot_bytes > 0 && wire::ReasonOf(placed.status()) == v1::ERROR_REASON_LIMIT) {
+    // Slots of a node share its memory: one may need more than its part, and the node knows whether it has it.
+    problem.slot_bytes = 0;
+    placed = Assign(problem);
+  }
+  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, std::move(placed));
   AddUnits(units, prices, slots, assignment, plan);
   AssignBuckets(plan);
   plan.set_makespan_seconds(assignment.makespan);

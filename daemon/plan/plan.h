@@ -25,6 +25,7 @@ struct NodeSlots {
   std::string node_id;
   uint32_t slots = 0;
   std::vector<uint32_t> ranks = {};  // whose workers are attached to it
+  uint64_t memory_bytes = 0;         // for their arenas and its slots' state; 0: not known
 };
 
 // Proves coverage, then spreads the units over all slots of `nodes`. `shards` has one entry a rank,

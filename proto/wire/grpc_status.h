@@ -14,7 +14,7 @@ class Status;
 namespace dmuon::wire {
 
 // Bumped when a change breaks older peers; peers of another version refuse each other.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // Bounds of one control message in either direction; a registration of 100 000 tensors needs about
 // 10 MiB. Larger messages end in RESOURCE_EXHAUSTED.

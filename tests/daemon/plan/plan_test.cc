@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <tuple>
@@ -125,6 +127,46 @@ TEST(PlanTest, EveryUnitHasExactlyOneOwnerAmongTheSlots) {
     used.emplace(owner.node(), owner.slot());
   }
   EXPECT_EQ(used.size(), 7u);
+}
+
+// Seconds and bytes part ways: the matrix is dear to compute, the embeddings are dear to hold.
+v1::JobSpec MatrixAndEmbeddings() {
+  JobBuilder builder(1);
+  builder.Matrix("w", 1024, 1024);
+  for (int i = 0; i < 8; ++i) builder.Elementwise(absl::StrCat("embedding", i), {1024, 512});
+  return builder.Build();
+}
+
+int64_t LargestSlotBytes(const v1::JobSpec& job, const v1::Plan& plan) {
+  std::map<uint32_t, int64_t> bytes;  // by slot
+  int64_t largest = 0;
+  for (const v1::Unit& unit : plan.units()) {
+    const uint32_t group = job.tensors(static_cast<int>(unit.tensor())).group();
+    int64_t& slot = bytes[unit.owners(0).slot()];
+    slot += UnitBytes(job.groups(static_cast<int>(group)), wire::FromProto(unit.box()));
+    largest = std::max(largest, slot);
+  }
+  return largest;
+}
+
+TEST(PlanTest, NoSlotHoldsMoreThanItsPartOfTheNodesMemory) {
+  const v1::JobSpec job = MatrixAndEmbeddings();
+  const Shards shards = Replicate(job);
+  constexpr int64_t kMatrix = 12 << 20;  // 2^20 elements: weight, gradient, momentum
+  constexpr int64_t kEmbedding = 8 << 20;
+  constexpr uint64_t kArena = 8 * 5 << 20;
+  const auto largest = [&](int64_t slot_bytes) {
+    const uint64_t memory = kArena + 2 * static_cast<uint64_t>(slot_bytes);
+    return LargestSlotBytes(job, PlanOf(job, shards, {{"a", 2, {0}, memory}}));
+  };
+  const int64_t free = LargestSlotBytes(job, PlanOf(job, shards, {{"a", 2, {0}}}));
+  EXPECT_EQ(free, 8 * kEmbedding);
+  EXPECT_EQ(largest(free), free);
+  EXPECT_EQ(largest(free - 1), 7 * kEmbedding);
+  EXPECT_EQ(largest(5 * kEmbedding), 5 * kEmbedding);
+  // No plan keeps such a cap: the node judges by what it has altogether.
+  EXPECT_EQ(largest(kMatrix - 1), free);
+  EXPECT_EQ(LargestSlotBytes(job, PlanOf(job, shards, {{"a", 2, {0}, kArena / 2}})), free);
 }
 
 TEST(PlanTest, AJobOfVectorsOnlyIsPlanned) {

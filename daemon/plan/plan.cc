@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
@@ -143,6 +142,14 @@ int64_t SlotBytes(const v1::JobSpec& job, ShardsByRank shards, std::span<const N
   return std::max<int64_t>(least, 1);
 }
 
+// Slots of a node share its memory: where no plan keeps all to their parts, the nodes judge by what they have.
+absl::StatusOr<Assignment> AssignWithinMemory(Problem problem) {
+  absl::StatusOr<Assignment> assignment = Assign(problem);
+  if (problem.slot_bytes == 0 || wire::ReasonOf(assignment.status()) != v1::ERROR_REASON_LIMIT) return assignment;
+  problem.slot_bytes = 0;
+  return Assign(problem);
+}
+
 absl::Status CheckSize(const v1::Plan& plan, size_t max_bytes) {
   const size_t bytes = plan.ByteSizeLong();
   if (bytes <= max_bytes) return absl::OkStatus();
@@ -198,13 +205,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     problem.wire_bytes = [&](size_t unit, size_t node) { return wire_bytes[unit][node]; };
     problem.seconds_per_wire_byte = kSecondsPerWireByte;
   }
-  absl::StatusOr<Assignment> placed = Assign(problem);
-  if (problem.slot_bytes > 0 && wire::ReasonOf(placed.status()) == v1::ERROR_REASON_LIMIT) {
-    // Slots of a node share its memory: one may need more than its part, and the node knows whether it has it.
-    problem.slot_bytes = 0;
-    placed = Assign(problem);
-  }
-  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, std::move(placed));
+  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, AssignWithinMemory(problem));
   AddUnits(units, prices, slots, assignment, plan);
   AssignBuckets(plan);
   plan.set_makespan_seconds(assignment.makespan);

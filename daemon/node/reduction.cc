@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "daemon/node/gradient_sources.h"
 #include "daemon/node/stage_timer.h"
@@ -47,12 +47,8 @@ Reduction::Reduction(const v1::JobSpec& job, const v1::Plan& plan, const v1::Rou
   }
   Connect(self);
   for (Bucket& bucket : buckets_) {
-    const auto key = [](const Word& word) { return std::tuple(word.tensor, word.rank); };
-    std::sort(bucket.needs.begin(), bucket.needs.end(),
-              [&](const Word& a, const Word& b) { return key(a) < key(b); });
-    const auto end = std::unique(bucket.needs.begin(), bucket.needs.end(),
-                                 [&](const Word& a, const Word& b) { return key(a) == key(b); });
-    bucket.needs.erase(end, bucket.needs.end());
+    std::sort(bucket.needs.begin(), bucket.needs.end());
+    bucket.needs.erase(std::unique(bucket.needs.begin(), bucket.needs.end()), bucket.needs.end());
   }
 }
 
@@ -84,7 +80,7 @@ void Reduction::Connect(uint32_t self) {
 }
 
 void Reduction::AddNeeds(Bucket& bucket, uint32_t tensor, std::span<const uint32_t> ranks) {
-  for (const uint32_t rank : ranks) bucket.needs.push_back({rank, tensor});
+  for (const uint32_t rank : ranks) bucket.needs.push_back({tensor, rank});
 }
 
 void Reduction::Open(uint64_t step) {

@@ -12,6 +12,7 @@
 // order whether ahead or not.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -82,8 +83,9 @@ class Reduction {
     bool local;  // no other node has a part of it
   };
   struct Word {
-    uint32_t rank;
     uint32_t tensor;
+    uint32_t rank;
+    auto operator<=>(const Word&) const = default;
   };
   struct Bucket {
     std::vector<Outgoing> out;

@@ -72,6 +72,13 @@ class AheadTest : public ::testing::Test {
     for (const auto& answer : run_.StepAsSubmitted(step)) first.Update(answer.status());
     return first;
   }
+  void Train() {
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      Announce(step);
+      Backward(step, Exact);
+      ASSERT_TRUE(Step(step).ok());
+    }
+  }
 
   const TestJob job_ = Model();
   const Shards shards_;
@@ -87,22 +94,14 @@ class UnreducedAheadTest : public AheadTest {
 };
 
 TEST_F(AheadTest, WhatIsDoneDuringBackwardGivesTheSameBits) {
-  for (uint64_t step = 1; step <= kSteps; ++step) {
-    Announce(step);
-    Backward(step, Exact);
-    ASSERT_TRUE(Step(step).ok());
-  }
+  Train();
   EXPECT_EQ(ParametersOf(run_, job_), Expected(kSteps));
   EXPECT_GT(cluster_.Counter(kBackward), 0.0);
   EXPECT_EQ(cluster_.Counter(kInVain), 0.0);
 }
 
 TEST_F(UnreducedAheadTest, SumsOfSeveralWorkersAndNodesAreTheSame) {
-  for (uint64_t step = 1; step <= kSteps; ++step) {
-    Announce(step);
-    Backward(step, Exact);
-    ASSERT_TRUE(Step(step).ok());
-  }
+  Train();
   EXPECT_EQ(ParametersOf(run_, job_), Expected(kSteps));
   EXPECT_GT(cluster_.Counter(kBackward), 0.0);
 }

@@ -55,18 +55,9 @@ Outcome Train(TestRun& run, const TestJob& job, const Shards& shards, uint64_t s
   return outcome;
 }
 
-// For what is found out by waiting in vain.
-EngineOptions Impatient(absl::Duration step_timeout) {
-  EngineOptions options = TwoSlots();
-  options.step_timeout = step_timeout;
-  return options;
-}
-
-// The parameters of each rank after `steps` on one node, its rows a worker.
+// Of workers that have their rows.
 std::vector<std::vector<float>> Undisturbed(const TestJob& job, uint64_t steps) {
-  TestNode alone(TwoSlots());
-  TestRun reference(&alone.engine(), job);
-  return Train(reference, job, Rows(job, job.spec.world_size(), true), steps).parameters;
+  return Undisturbed(job, Rows(job, job.spec.world_size(), true), steps);
 }
 
 // Ranks by node: {{0, 1}, {2}} puts two on the first.
@@ -256,15 +247,6 @@ class ClusterTest : public ::testing::Test {
   void SetUp() override { ASSERT_TRUE(run_.Start(Rows(job_, 4, true)).ok()); }
 
   std::vector<std::vector<float>> Parameters() { return ParametersOf(run_, job_); }
-  // Repeats a step until the cluster has found together again.
-  absl::Status StepUntilItWorks(uint64_t step) {
-    absl::Status status;
-    for (int i = 0; i < 20; ++i) {
-      status = StepExactly(run_, step);
-      if (wire::ReasonOf(status) != v1::ERROR_REASON_PEER_LOST) return status;
-    }
-    return status;
-  }
 
   const TestJob job_ = Model(4);
   TestCluster cluster_;
@@ -325,7 +307,7 @@ TEST_F(ImpatientClusterTest, ACutInEitherDirectionEndsTheStepAndTheRetryGivesThe
     const absl::Status status = StepExactly(run_, step);
     EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_PEER_LOST) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("node-"));
-    EXPECT_TRUE(StepUntilItWorks(step).ok());
+    EXPECT_TRUE(StepUntilItWorks(run_, step).ok());
     ++step;
   }
   EXPECT_EQ(Parameters(), Undisturbed(job_, 3));
@@ -337,7 +319,7 @@ TEST_F(ClusterTest, ALostConnectionAtAnyMomentOfAStepChangesNoBit) {
       std::this_thread::sleep_for(std::chrono::microseconds(37 * step));
       cluster_.switchboard().Drop(step % 2 == 0 ? "node-0" : "node-1");
     });
-    const absl::Status status = StepUntilItWorks(step);
+    const absl::Status status = StepUntilItWorks(run_, step);
     vandal.join();
     ASSERT_TRUE(status.ok()) << status;
   }
@@ -357,7 +339,7 @@ TEST_F(ClusterTest, NodesWhoseLeaseHasEndedJoinAgainAndGoOnWithTheSameBits) {
   ASSERT_TRUE(StepExactly(run_, 1).ok());
   cluster_.LetLeasesEnd();
   cluster_.switchboard().Drop("node-0");  // they need the coordinator to find each other
-  ASSERT_TRUE(StepUntilItWorks(2).ok());
+  ASSERT_TRUE(StepUntilItWorks(run_, 2).ok());
   EXPECT_EQ(Parameters(), Undisturbed(job_, 2));
 }
 
@@ -410,7 +392,7 @@ TEST_F(ClusterTest, AWorkerThatReturnsInTheMiddleOfATroubledStepGoesOnWithTheSam
     for (size_t rank = 0; rank < 4; ++rank) {
       if (again[rank]) run_[rank].FinishStep().IgnoreError();
     }
-    ASSERT_TRUE(StepUntilItWorks(step).ok());  // repeated where it was done
+    ASSERT_TRUE(StepUntilItWorks(run_, step).ok());  // repeated where it was done
   }
   EXPECT_EQ(Parameters(), Undisturbed(job_, 20));
 }
@@ -424,7 +406,7 @@ TEST_F(ImpatientClusterTest, AWorkerMissingOnOneNodeEndsTheStepOnTheOthersInTime
     const absl::Status status = run_[rank].FinishStep().status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   }
-  EXPECT_TRUE(StepUntilItWorks(1).ok());
+  EXPECT_TRUE(StepUntilItWorks(run_, 1).ok());
   EXPECT_EQ(Parameters(), Undisturbed(job_, 1));
 }
 

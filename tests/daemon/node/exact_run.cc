@@ -3,7 +3,11 @@
 
 #include "tests/daemon/node/exact_run.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
+
+#include "wire/error.h"
 
 namespace dmuon::node {
 
@@ -50,6 +54,29 @@ EngineOptions TwoSlots(bool overlap) {
   options.slots = 2;
   options.overlap = overlap;
   return options;
+}
+
+EngineOptions Impatient(absl::Duration step_timeout) {
+  EngineOptions options = TwoSlots();
+  options.step_timeout = step_timeout;
+  return options;
+}
+
+absl::Status StepUntilItWorks(TestRun& run, uint64_t step) {
+  absl::Status status;
+  for (int i = 0; i < 20; ++i) {
+    status = StepExactly(run, step);
+    if (wire::ReasonOf(status) != v1::ERROR_REASON_PEER_LOST) return status;
+  }
+  return status;
+}
+
+std::vector<std::vector<float>> Undisturbed(const TestJob& job, const Shards& shards, uint64_t steps) {
+  TestNode alone(TwoSlots(/*overlap=*/false));
+  TestRun run(&alone.engine(), job);
+  EXPECT_TRUE(run.Start(shards).ok());
+  for (uint64_t step = 1; step <= steps; ++step) EXPECT_TRUE(StepExactly(run, step).ok());
+  return ParametersOf(run, job);
 }
 
 }  // namespace dmuon::node

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "tests/daemon/node/test_node.h"
 #include "wire/validate.h"
 
@@ -27,8 +28,15 @@ std::vector<std::vector<float>> ParametersOf(TestRun& run, const TestJob& job);
 
 // One step of all workers; the first error.
 absl::Status StepExactly(TestRun& run, uint64_t step);
+// Repeats a step until the nodes have found together again.
+absl::Status StepUntilItWorks(TestRun& run, uint64_t step);
 
 // Two slots a node.
 EngineOptions TwoSlots(bool overlap = true);
+// For what is found out by waiting in vain.
+EngineOptions Impatient(absl::Duration step_timeout);
+
+// The parameters of each rank after `steps` on one node with the serial pipeline.
+std::vector<std::vector<float>> Undisturbed(const TestJob& job, const Shards& shards, uint64_t steps);
 
 }  // namespace dmuon::node

@@ -97,7 +97,8 @@ def prefetch(model: Small) -> None:
 
 
 def trained(rank, world_size, address, job, kind):
-    """Parameters after a training with and without sync, and what the forward after the first step waited for."""
+    """Parameters after a training with and without sync, what the forward after the first step waited for, and
+    the order of registration."""
     found = []
     for sync in (True, False):
         model, keywords = make(kind)
@@ -120,7 +121,7 @@ def trained(rank, world_size, address, job, kind):
                 opt.step()
             opt.wait()
             found.append(bits(whole_params(model)))
-    return found, first
+    return found, first, [name.removesuffix(".weight") for name in opt.routes()]
 
 
 SHARDED = [["embedding", "head"], of_block(0), of_block(1)]
@@ -140,14 +141,16 @@ SHARDED = [["embedding", "head"], of_block(0), of_block(1)]
     (1, "compiled", SHARDED),
     (1, "tied", [["embedding"], of_block(0), of_block(1)]),
 ])
-def test_a_forward_waits_for_its_group_only_and_training_has_the_same_bits(pools, module_daemon, job, workers, kind, waits):
-    for (sync, handed_over), first in pools(workers).run(trained, module_daemon.address, job, kind):
+def test_a_forward_waits_for_its_group_only_groups_come_in_forward_order_and_training_has_the_same_bits(
+        pools, module_daemon, job, workers, kind, waits):
+    for (sync, handed_over), first, order in pools(workers).run(trained, module_daemon.address, job, kind):
         assert sync == handed_over
         assert first == waits
+        assert order == sum(waits, [])
 
 
 def test_a_weight_that_another_module_uses_is_waited_for_by_the_first_forward(pools, module_daemon, job):
-    (((sync, handed_over), first),) = pools(1).run(trained, module_daemon.address, job, "attention")
+    (((sync, handed_over), first, _),) = pools(1).run(trained, module_daemon.address, job, "attention")
     assert sync == handed_over
     assert len(first) == 1
 

@@ -1,15 +1,18 @@
 # SPDX-FileCopyrightText: 2026 The dmuon authors
 # SPDX-License-Identifier: Apache-2.0
-"""sync=False: which parameters a forward waits for, and the hooks that make it wait.
+"""Which parameters a forward needs, and with sync=False the hooks that make it wait for them.
 
     group   parameters that FSDP gathers together, or of a module that the user names: a forward in
             their modules waits for them
     rest    parameters of no group: the first forward of any module of the model waits for them
+
+Parameters are registered, and so published, in the order in which a forward comes to their groups: what
+the first forward needs arrives first, wherever the model defines it.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 from torch import nn
@@ -21,7 +24,7 @@ _REST = None
 
 @dataclasses.dataclass
 class _Group:
-    tensors: set[int] = dataclasses.field(default_factory=set)
+    tensors: set[int]
     waiting: bool = False  # one of them is still on its way
 
 
@@ -31,22 +34,28 @@ class Groups:
     With FSDP2 the groups are its own, one a call of fully_shard. Without it they are the modules of
     `overlap`. A group is what lies in its modules and in no other group's module below them. A
     parameter that several modules hold is in the group of each.
+
+    `numbers` is the order of the parameters, by id(): the rest, then the groups as the model's modules lead
+    to them, from 0; within a group as they were given.
     """
 
-    def __init__(self, model: nn.Module, numbers: Mapping[int, int], overlap: Sequence[nn.Module]) -> None:
-        """`numbers`: of each parameter that the service holds, by id(). ValueError when `overlap` does
-        not fit the model."""
+    def __init__(self, model: nn.Module, params: Iterable[nn.Parameter], overlap: Sequence[nn.Module]) -> None:
+        """`params`: what the service holds. ValueError when `overlap` does not fit the model."""
         modules = set(model.modules())
         if overlap and any(isinstance(module, FSDPModule) for module in modules):
             raise ValueError("overlap is for models without fully_shard, whose own groups are used instead")
         for i, module in enumerate(overlap):
             if module not in modules:
                 raise ValueError(f"overlap[{i}], a {type(module).__name__}, is not part of the model")
-        self._numbers = numbers
         self._overlap = set(overlap)
         self._owners: dict[nn.Module, set[Hashable]] = {}
-        self._groups: dict[Hashable, _Group] = {_REST: _Group()}
-        self._visit(model, _REST)
+        members: dict[Hashable, set[int]] = {_REST: set()}  # of each group, by id()
+        self._visit(model, _REST, members)
+        held = [id(param) for param in params]
+        order = [param for group in members.values() for param in held if param in group]
+        self.numbers = {param: number for number, param in enumerate(dict.fromkeys(order))}
+        self._groups = {owner: _Group({self.numbers[param] for param in group if param in self.numbers})
+                        for owner, group in members.items()}
 
     def mark(self, undelivered: set[int]) -> None:
         """Which tensors are on their way now."""
@@ -69,7 +78,7 @@ class Groups:
         # is on its way the graph goes on.
         before_forward = torch.compiler.disable(before_forward)
         for module, owners in self._owners.items():
-            groups = [self._groups[owner] for owner in {_REST} | owners if owner in self._groups]
+            groups = [self._groups[owner] for owner in {_REST} | owners]
             # Before FSDP's own hook, which gathers the parameters.
             module.register_forward_pre_hook(_hook(before_forward, groups), prepend=True)
             module.register_state_dict_pre_hook(lambda *_: before_all())
@@ -77,7 +86,7 @@ class Groups:
                 module.unshard = _after(functools.partial(before_forward, module), module.unshard)
         torch.compiler.reset()  # what has been compiled before knows nothing of the hooks
 
-    def _visit(self, module: nn.Module, owner: Hashable) -> None:
+    def _visit(self, module: nn.Module, owner: Hashable, members: dict[Hashable, set[int]]) -> None:
         if module in self._overlap:
             owner = module
         elif isinstance(module, FSDPModule):
@@ -86,14 +95,13 @@ class Groups:
         if owner in seen:
             return
         seen.add(owner)
+        group = members.setdefault(owner, set())
         for param in module.parameters(recurse=False):
             # What FSDP was told to ignore is not gathered, so that anybody may use it.
             ignored = not self._overlap and not isinstance(param, DTensor)
-            if id(param) in self._numbers:
-                group = self._groups.setdefault(_REST if ignored else owner, _Group())
-                group.tensors.add(self._numbers[id(param)])
+            (members[_REST] if ignored else group).add(id(param))
         for child in module.children():
-            self._visit(child, owner)
+            self._visit(child, owner, members)
 
 
 def _unit(module: FSDPModule) -> Hashable:

@@ -72,9 +72,11 @@ class Muon(torch.optim.Optimizer):
         self._rank, self._world_size = _rank_and_world_size()
         routes = routing.route_model(model, self._options.rules)
         self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
-        self._forward_groups = None if self._options.sync else handover.Groups(
-            model, {id(t.param): i for i, t in enumerate(self._tensors)}, self._options.overlap)
         groups = self._group()
+        forward_groups = handover.Groups(model, [t.param for t in self._tensors], self._options.overlap)
+        # For any `sync`: the order is part of the plan.
+        self._tensors.sort(key=lambda t: forward_groups.numbers[id(t.param)])
+        self._forward_groups = None if self._options.sync else forward_groups
         self._building = True
         super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
         self._building = False

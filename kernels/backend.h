@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -59,11 +60,19 @@ struct GradientStats {
 // Working memory of one thread; grows to the largest unit seen and is reused.
 class Scratch {
  public:
-  // At least `count` floats, uninitialised; `index` tells apart buffers that live at one time.
+  // `count` floats, uninitialised, aligned to a cache line; `index` tells apart buffers that live at one
+  // time.
   std::span<float> Get(size_t index, size_t count);
 
  private:
-  std::vector<std::vector<float>> buffers_;
+  struct Free {
+    void operator()(float* data) const { std::free(data); }
+  };
+  struct Buffer {
+    std::unique_ptr<float, Free> data;
+    size_t count = 0;
+  };
+  std::vector<Buffer> buffers_;
 };
 
 class Backend {
@@ -95,9 +104,10 @@ class Backend {
                          std::span<float> update) = 0;
 
   // x <- NewtonSchulz(x), in place; a zero or empty matrix stays as it is.
-  // INVALID_ARGUMENT when x is not finite (x stays as it is) or a dimension is out of range;
-  // INTERNAL when the result is not finite although x was.
-  virtual absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, MatrixView x,
+  // INVALID_ARGUMENT when x is not finite (x stays as it is) or a dimension is out of range; ABORTED when
+  // the Gram form diverged, which the standard form on the same input does not; INTERNAL when the result is
+  // not finite although x was. After the latter two x holds nothing of use.
+  virtual absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                                      Scratch& scratch) = 0;
 
   // Commits the step: momentum, second moment, weight decay and weight, and `state.step` += 1.

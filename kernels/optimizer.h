@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/coefficients.h"
+#include "kernels/precision.h"
 
 namespace dmuon::kernels {
 
@@ -46,6 +47,17 @@ struct NewtonSchulz {
   int iterations = 5;
   EpsMode eps_mode = EpsMode::kNone;
   double eps = 1e-7;  // of kAdd and kClamp
+};
+
+// How Newton-Schulz is computed, which decides speed and rounding, but not the formula. A plan chooses one
+// for each shape.
+enum class Form : uint8_t {
+  kStandard,  // X <- (a*I + b*A + c*A*A)*X with A = X*X^T, every iteration
+  kGram,      // the same polynomials on X*X^T alone, multiplied with X at the end and at restarts
+};
+struct Method {
+  Form form = Form::kStandard;
+  Precision precision = Precision::kFloat32;
 };
 
 struct Optimizer {

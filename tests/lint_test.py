@@ -42,6 +42,7 @@ def test_a_clean_tree_has_no_findings(tmp_path):
         "client/include/dmuon/dmuon.h": HEADER.read_text(),
         "client/python/dmuon_client/_abi.py": PYTHON.read_text(),
         "daemon/base/metric_table.h": TABLE.read_text(),
+        "kernels/unrolled.h": SPDX + "#pragma once\n#define UNROLL _Pragma(\"unroll\")\nnamespace a {\n" + "int b;\n" * 60 + "}\n",
         "dashboards/a.json": '"rate(dmuon_step_duration_seconds_bucket[1m])"\n',
     }) == []
 

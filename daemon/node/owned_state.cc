@@ -190,7 +190,7 @@ absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, do
   const kernels::UnitState state{unit.weight, unit.momentum, unit.second_moment, unit.updates};
   backend_->Direction(optimizer(i), hyper, clip, unit.gradient, state, update_);
   const absl::Status status = backend_->Orthogonalize(
-      optimizer(i).newton_schulz, {update_.data(), unit.rows, unit.cols}, scratch_);
+      optimizer(i).newton_schulz, {}, {update_.data(), unit.rows, unit.cols}, scratch_);
   if (status.ok()) return status;
   return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
                      absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),

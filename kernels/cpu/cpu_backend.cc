@@ -41,8 +41,6 @@ AdamStage MakeAdam(const Optimizer& optimizer, const Hyper& hyper, double clip, 
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend() { PrepareBlas(); }
-
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
 
   void BindThread(int threads) override { BindProductThreads(threads); }
@@ -85,9 +83,9 @@ class CpuBackend final : public Backend {
     MomentumDirection(MakeMomentum(optimizer, hyper, clip), gradient, state.momentum, update);
   }
 
-  absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, MatrixView x,
+  absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                              Scratch& scratch) override {
-    return OrthogonalizeFloat(newton_schulz, x, scratch);
+    return OrthogonalizeFloat(newton_schulz, method, x, scratch);
   }
 
   void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,

@@ -75,6 +75,22 @@ bool AllFinite(std::span<const float> values) {
   return LargestMagnitude(values) < static_cast<int32_t>(kInfinity);
 }
 
+float Dot(std::span<const float> a, std::span<const float> b) {
+  std::array<float, 2 * kLanes> sums{};
+  const size_t whole = a.size() / sums.size() * sums.size();
+  for (size_t i = 0; i < whole; i += sums.size()) {
+    for (size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  }
+  float total = 0.0F;
+  for (const float sum : sums) total += sum;
+  for (size_t i = whole; i < a.size(); ++i) total += a[i] * b[i];
+  return total;
+}
+
+void AddMultiple(float factor, std::span<const float> from, std::span<float> to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
+}
+
 void MultiplyFloat(double factor, std::span<const float> from, std::span<float> to) {
   for (size_t i = 0; i < to.size(); ++i) {
     to[i] = static_cast<float>(factor * static_cast<double>(from[i]));

@@ -22,6 +22,10 @@ GradientStats MeasureFloat(std::span<const float> values);
 // No NaN and no infinity.
 bool AllFinite(std::span<const float> values);
 
+// In fp32: a sum in an order that depends on the length alone, and to += factor * from.
+float Dot(std::span<const float> a, std::span<const float> b);
+void AddMultiple(float factor, std::span<const float> from, std::span<float> to);
+
 // to = factor * from.
 void MultiplyFloat(double factor, std::span<const float> from, std::span<float> to);
 

@@ -101,7 +101,7 @@ class ReferenceBackend final : public Backend {
     Round(wide, update);
   }
 
-  absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, MatrixView x,
+  absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& /*method*/, MatrixView x,
                              Scratch& /*scratch*/) override {
     if (x.rows < 0 || x.cols < 0) {
       return absl::InvalidArgumentError(absl::StrCat("matrix is ", x.rows, " x ", x.cols,

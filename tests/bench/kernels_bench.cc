@@ -121,7 +121,7 @@ class Alternation {
       std::vector<float> x = input_;
       (*backend)->BindThread(threads_);
       symmetric_ms.push_back(TimeMs([&] {
-        ok_ = (*backend)->Orthogonalize({}, {x.data(), rows_, cols_}, scratch).ok() && ok_;
+        ok_ = (*backend)->Orthogonalize({}, {}, {x.data(), rows_, cols_}, scratch).ok() && ok_;
       }));
       std::vector<float> y = input_;
       omp_set_num_threads(threads_);

@@ -117,9 +117,9 @@ std::vector<double> SingularValues(const Matrix& m) {
   return values;
 }
 
-Matrix Orthogonal(Backend& backend, const NewtonSchulz& newton_schulz, Matrix m) {
+Matrix Orthogonal(Backend& backend, const NewtonSchulz& newton_schulz, Matrix m, const Method& method) {
   Scratch scratch;
-  const absl::Status status = backend.Orthogonalize(newton_schulz, m.view(), scratch);
+  const absl::Status status = backend.Orthogonalize(newton_schulz, method, m.view(), scratch);
   EXPECT_TRUE(status.ok()) << status;
   return m;
 }
@@ -142,7 +142,7 @@ void Unit::Step(const Matrix& gradient, double clip) {
     update = gradient;
     backend_.Direction(optimizer_, hyper_, clip, gradient.values, state, update.values);
     const absl::Status status =
-        backend_.Orthogonalize(optimizer_.newton_schulz, update.view(), scratch_);
+        backend_.Orthogonalize(optimizer_.newton_schulz, {}, update.view(), scratch_);
     ASSERT_TRUE(status.ok()) << status;
   }
   backend_.Apply(optimizer_, hyper_, clip, Scale(optimizer_.scale, weight_.rows, weight_.cols),

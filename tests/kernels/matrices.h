@@ -42,7 +42,7 @@ double Norm(const std::vector<float>& a);
 std::vector<double> SingularValues(const Matrix& m);
 
 // NewtonSchulz(m) by `backend`; fails the test on an error.
-Matrix Orthogonal(Backend& backend, const NewtonSchulz& newton_schulz, Matrix m);
+Matrix Orthogonal(Backend& backend, const NewtonSchulz& newton_schulz, Matrix m, const Method& method = {});
 
 // One unit with its state, stepped as an owner steps it.
 class Unit {

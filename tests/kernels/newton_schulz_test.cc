@@ -75,7 +75,7 @@ TEST_P(NewtonSchulzTest, NonFiniteInputIsRefusedAndLeftAlone) {
                           std::numeric_limits<float>::quiet_NaN()}) {
     Matrix m = Gaussian(4, 6, 1);
     m.values[23] = bad;
-    const absl::Status status = backend().Orthogonalize({}, m.view(), scratch);
+    const absl::Status status = backend().Orthogonalize({}, {}, m.view(), scratch);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("not finite (4 x 6)"));
     m.values[23] = Gaussian(4, 6, 1).values[23];
@@ -85,7 +85,7 @@ TEST_P(NewtonSchulzTest, NonFiniteInputIsRefusedAndLeftAlone) {
 
 TEST_P(NewtonSchulzTest, NegativeDimensionIsRefused) {
   Scratch scratch;
-  const absl::Status status = backend().Orthogonalize({}, {nullptr, -1, 4}, scratch);
+  const absl::Status status = backend().Orthogonalize({}, {}, {nullptr, -1, 4}, scratch);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("matrix is -1 x 4"));
 }
@@ -246,7 +246,7 @@ TEST_F(CpuNewtonSchulzTest, ThreadsAtOneTimeGiveTheBitsOfOne) {
       Scratch scratch;
       for (int run = 0; run < kRuns; ++run) {
         Matrix m = inputs[i];
-        const bool ok = cpu_->Orthogonalize({}, m.view(), scratch).ok();
+        const bool ok = cpu_->Orthogonalize({}, {}, m.view(), scratch).ok();
         if (!ok || m.values != expected[i].values) ++different[i];
       }
     });

@@ -17,6 +17,7 @@ CPP = {".cc", ".h", ".hpp", ".c"}
 _NO_FUNCTION = re.compile(r"^\s*(namespace|class|struct|enum|union|extern\s+\"C\"|template\s*<[^>]*>\s*(class|struct))\b")
 _LITERALS = re.compile(r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'",
                        re.DOTALL)
+_PREPROCESSOR = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 
 
 def check(root: pathlib.Path, files: list[pathlib.Path]) -> Iterator[str]:
@@ -67,8 +68,10 @@ def cpp_functions(source: str) -> Iterator[tuple[str, int, int]]:
 
 
 def without_literals(source: str) -> str:
-    """The source with comments, strings and characters blanked, lines kept."""
-    return _LITERALS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    """The source with comments, strings, characters and preprocessor lines blanked, lines kept."""
+    for literal in (_LITERALS, _PREPROCESSOR):
+        source = literal.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    return source
 
 
 def _open_parentheses(text: str) -> int:

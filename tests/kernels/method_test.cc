@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Each form and precision of Newton-Schulz: close to the polynomials in double, the same bits every time,
+// and what happens when a result is beyond reason.
+#include <cmath>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/reference.h"
+#include "kernels/cpu/singular_bound.h"
+#include "tests/kernels/matrices.h"
+#include "tests/kernels/spectra.h"
+
+namespace dmuon::kernels {
+namespace {
+
+struct Named {
+  const char* name;
+  Method method;
+  // Relative Frobenius against the polynomials in double, over all spectra and sets below. Measured by
+  // tests/bench/ns_error_bench: 2.0e-5, 7.7e-5, 0.081, 0.050; the last
+  // one more where few rows are of low rank.
+  double bound;
+};
+constexpr Named kMethods[] = {{"StandardFloat32", {Form::kStandard, Precision::kFloat32}, 4e-5},
+                              {"GramFloat32", {Form::kGram, Precision::kFloat32}, 2e-4},
+                              {"StandardBFloat16", {Form::kStandard, Precision::kBFloat16}, 0.12},
+                              {"GramBFloat16", {Form::kGram, Precision::kBFloat16}, 0.25}};
+
+void PrintTo(const Named& method, std::ostream* out) { *out << method.name; }
+
+class MethodTest : public testing::TestWithParam<Named> {
+ protected:
+  MethodTest() : cpu_(MustMake("cpu")) { cpu_->BindThread(1); }
+  [[nodiscard]] Matrix Run(const Matrix& input, const NewtonSchulz& ns = {}) {
+    return Orthogonal(*cpu_, ns, input, GetParam().method);
+  }
+  std::unique_ptr<Backend> cpu_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, MethodTest, testing::ValuesIn(kMethods),
+                         [](const auto& method) { return method.param.name; });
+
+std::vector<float> InDouble(const NewtonSchulz& ns, const Matrix& input) {
+  std::vector<double> judge(input.values.begin(), input.values.end());
+  reference::Orthogonalize(ns, input.rows, input.cols, judge);
+  return {judge.begin(), judge.end()};
+}
+
+TEST_P(MethodTest, StaysWithinItsBoundOnEverySpectrum) {  // cases row 37
+  for (const CoefficientSet set : {CoefficientSet::kJordan, CoefficientSet::kYou, CoefficientSet::kPolarExpress}) {
+    for (const std::string_view name : kSpectra) {
+      for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{40, 40}, {40, 160}, {160, 40}, {10, 500}}) {
+        const SpectralMatrix m = WithSpectrum(rows, cols, Spectrum(name, rows, cols), 5);
+        const Matrix input{rows, cols, m.x};
+        const NewtonSchulz ns{.coefficients = set};
+        EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), GetParam().bound)
+            << name << " " << rows << " x " << cols << ", set " << static_cast<int>(set);
+      }
+    }
+  }
+}
+
+TEST_P(MethodTest, VectorsAndTinyMatricesAreRight) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 300}, {300, 1}, {2, 3}, {3, 2}}) {
+    const Matrix input = Gaussian(rows, cols, 9);
+    EXPECT_LE(RelativeError(Run(input).values, InDouble({}, input)), GetParam().bound) << rows << " x " << cols;
+  }
+}
+
+TEST_P(MethodTest, AnyNumberOfIterationsEndsInTheCallersBuffer) {
+  for (int iterations = 1; iterations <= 9; ++iterations) {
+    const NewtonSchulz ns{.iterations = iterations};
+    const Matrix input = Gaussian(12, 30, 9);
+    EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), GetParam().bound) << iterations;
+  }
+}
+
+TEST_P(MethodTest, ScaleDoesNotMatter) {  // cases row 39
+  const Matrix input = Gaussian(24, 60, 4);
+  const Matrix expected = Run(input);
+  // Powers of two, so that the scaled input is exactly the same direction.
+  for (const double factor : {0x1p-100, 0x1p-33, 0x1p-20, 0x1p20, 0x1p100}) {
+    EXPECT_LE(RelativeError(Run(Times(factor, input)).values, expected.values), 1e-6) << factor;
+  }
+}
+
+TEST_P(MethodTest, ZeroStaysZero) {  // cases row 40
+  const Matrix zero{64, 32, std::vector<float>(2048)};
+  EXPECT_EQ(Run(zero).values, zero.values);
+}
+
+TEST_P(MethodTest, RowsAndColumnsOfZerosChangeNothing) {
+  const Matrix input = Gaussian(21, 37, 4);
+  Matrix padded{24, 48, std::vector<float>(24 * 48)};
+  for (int64_t r = 0; r < 21; ++r) {
+    for (int64_t c = 0; c < 37; ++c) padded.values[static_cast<size_t>(r * 48 + c)] = input.values[static_cast<size_t>(r * 37 + c)];
+  }
+  const Matrix expected = Run(input);
+  const Matrix got = Run(padded);
+  std::vector<float> inner;
+  for (int64_t r = 0; r < 24; ++r) {
+    for (int64_t c = 0; c < 48; ++c) {
+      const float value = got.values[static_cast<size_t>(r * 48 + c)];
+      if (r < 21 && c < 37) {
+        inner.push_back(value);
+      } else {
+        ASSERT_EQ(value, 0.0F);
+      }
+    }
+  }
+  EXPECT_LE(RelativeError(inner, expected.values), GetParam().bound);
+}
+
+TEST_P(MethodTest, SameInputGivesSameBitsWhateverTheTeam) {  // cases row 35
+  const Matrix input = Gaussian(128, 512, 35);
+  const Matrix first = Run(input);
+  for (int run = 1; run < 200; ++run) {
+    if (run % 25 == 0) {
+      Matrix in_team;
+      std::thread([&] {
+        cpu_->BindThread(1 + run / 25 % 4);
+        in_team = Run(input);
+      }).join();
+      ASSERT_EQ(in_team.values, first.values) << "run " << run;
+    }
+    ASSERT_EQ(Run(input).values, first.values) << "run " << run;
+  }
+}
+
+TEST(SingularBoundTest, KnowsWhatThePolynomialsCanGive) {
+  // Jordan's five steps end in [0.68, 1.13] from 1e-2 on and reach 1.20 below.
+  EXPECT_NEAR(LargestSingularValue({}), 1.202, 0.002);
+  EXPECT_NEAR(LargestSingularValue({.coefficients = CoefficientSet::kYou}), 1.145, 0.01);
+  EXPECT_NEAR(LargestSingularValue({.coefficients = CoefficientSet::kPolarExpress}), 1.124, 0.005);
+}
+
+TEST(SingularBoundTest, OneDirectionThatGrewIsFound) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{30, 90}, {90, 30}, {50, 50}}) {
+    std::vector<double> values(static_cast<size_t>(std::min(rows, cols)), 1.1);
+    SpectralMatrix sound = WithSpectrum(rows, cols, values, 3);
+    EXPECT_TRUE(WithinSingularBound({}, {sound.x.data(), rows, cols}));
+    values[7] = 4.0;
+    SpectralMatrix grown = WithSpectrum(rows, cols, values, 3);
+    EXPECT_FALSE(WithinSingularBound({}, {grown.x.data(), rows, cols}));
+    sound.x[5] = NAN;
+    EXPECT_FALSE(WithinSingularBound({}, {sound.x.data(), rows, cols}));
+  }
+}
+
+TEST(SingularBoundTest, ZeroIsWithinAnyBound) {
+  std::vector<float> zero(20);
+  EXPECT_TRUE(WithinSingularBound({}, {zero.data(), 4, 5}));
+}
+
+}  // namespace
+}  // namespace dmuon::kernels

@@ -44,6 +44,21 @@ std::span<float> Scratch::Get(size_t index, size_t count) {
   return {buffer.data.get(), count};
 }
 
+UnitState BindState(const Optimizer& optimizer, int64_t rows, int64_t cols, std::span<float> weight,
+                    std::span<std::vector<float>> tensors, int64_t step) {
+  UnitState state{.rows = rows, .cols = cols, .weight = weight, .momentum = {}, .second_moment = {},
+                  .column_moment = {}, .slow_gradient = {}, .step = step};
+  size_t i = 0;
+  for (const StateTensor& tensor : StateTensors(optimizer, rows, cols)) {
+    const std::span<float> values(tensors[i++]);
+    if (tensor.name == "momentum") state.momentum = values;
+    if (tensor.name == "second_moment") state.second_moment = values;
+    if (tensor.name == "column_moment") state.column_moment = values;
+    if (tensor.name == "slow_gradient") state.slow_gradient = values;
+  }
+  return state;
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name) {
   if (name == "reference") return MakeReferenceBackend();
   if (name == "cpu") return MakeCpuBackend();

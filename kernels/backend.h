@@ -38,15 +38,25 @@ struct MatrixView {
   int64_t cols;
 };
 
-// The state of one unit. Spans of the unit's size; `second_moment` is empty when the optimizer has
-// none. `step` counts the updates applied so far and serves the bias correction; a 64-bit integer,
+// One unit: its weight, and the state tensors that StateTensors lists, empty where the optimizer has none. A
+// unit of an element-wise optimizer is one row. `step` counts the updates applied so far; a 64-bit integer,
 // so that it never saturates.
-struct UnitState {
-  std::span<float> weight;
-  std::span<float> momentum;
-  std::span<float> second_moment;
+template <typename T>
+struct BasicUnitState {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::span<T> weight;
+  std::span<T> momentum;
+  std::span<T> second_moment;
+  std::span<T> column_moment;
+  std::span<T> slow_gradient;
   int64_t step = 0;
 };
+using UnitState = BasicUnitState<float>;
+
+// `tensors`: a buffer for each of StateTensors, in its order and of its size.
+UnitState BindState(const Optimizer& optimizer, int64_t rows, int64_t cols, std::span<float> weight,
+                    std::span<std::vector<float>> tensors, int64_t step);
 
 // What one pass over a gradient finds. `finite` is false for a NaN or an infinity anywhere; then
 // the other two mean nothing. The sum is taken in double, in index order within fixed blocks, so
@@ -97,11 +107,13 @@ class Backend {
 
   virtual GradientStats Measure(std::span<const float> gradient) = 0;
 
-  // update = the direction that the momentum stage makes of clip*gradient. `state` is not changed.
-  // Only for optimizers that orthogonalise. `clip` is the global-norm factor, in (0, 1].
-  virtual void Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
-                         std::span<const float> gradient, const UnitState& state,
-                         std::span<float> update) = 0;
+  // All stages before Newton-Schulz, of clip*gradient. `state` is not changed. Returns the matrix to
+  // orthogonalise: it lies at the front of `update`, which has the unit's size, and is smaller than the unit
+  // when the optimizer selects lines. Only for optimizers that orthogonalise. `clip` is the global-norm factor,
+  // in (0, 1].
+  virtual MatrixView Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
+                               std::span<const float> gradient, const UnitState& state,
+                               std::span<float> update) = 0;
 
   // x <- NewtonSchulz(x), in place; a zero or empty matrix stays as it is.
   // INVALID_ARGUMENT when x is not finite (x stays as it is) or a dimension is out of range; ABORTED when
@@ -110,13 +122,13 @@ class Backend {
   virtual absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                                      Scratch& scratch) = 0;
 
-  // Commits the step: momentum, second moment, weight decay and weight, and `state.step` += 1.
-  //   orthogonalising:  M as in Momentum;  W <- W*(1 - lr*wd) - lr*scale*update
-  //   element-wise:     `update` is empty and `scale` is ignored; the update is bias-corrected
-  //                     m / (sqrt(v) + eps), as torch.optim.AdamW
-  virtual void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,
-                     std::span<const float> gradient, std::span<const float> update,
-                     UnitState& state) = 0;
+  // Commits the step: all state, weight decay and weight, and `state.step` += 1.
+  //   orthogonalising:  `update` as Direction laid it out, and used up;
+  //                     W <- W*(1 - lr*wd) - lr*scale*(update after the stages that follow Newton-Schulz), with
+  //                     the scale of the unit's shape
+  //   element-wise:     `update` is empty; it is bias-corrected m / (sqrt(v) + eps), as torch.optim.AdamW
+  virtual void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
+                     std::span<float> update, UnitState& state) = 0;
 };
 
 // "reference": plain loops in double, the judge. "cpu": BLAS with symmetric products.

@@ -55,39 +55,58 @@ absl::Status ValidateNewtonSchulz(const NewtonSchulz& ns) {
                 NotNegative("newton_schulz.eps", ns.eps)});
 }
 
-// Stages are chosen one by one, but not every choice means something beside the others. What no
-// kernel computes is refused here rather than ignored there.
-absl::Status ValidateMatrix(const Optimizer& optimizer) {
-  if (optimizer.second_moment != SecondMoment::kNone) {
-    return absl::InvalidArgumentError(
-        "second_moment is element-wise; must be none when the optimizer orthogonalizes");
-  }
-  if (optimizer.bias_correction) {
-    return absl::InvalidArgumentError(
-        "bias_correction is true; must be false when the optimizer orthogonalizes, whose result "
-        "does not depend on the scale of its input");
-  }
-  return ValidateNewtonSchulz(optimizer.newton_schulz);
+absl::Status Positive(absl::string_view field, double value) {
+  if (std::isfinite(value) && value > 0.0) return absl::OkStatus();
+  return Refuse(field, value, "finite and above 0");
 }
 
-absl::Status ValidateElementwise(const Optimizer& optimizer) {
-  if (optimizer.second_moment != SecondMoment::kElementwise) {
-    return absl::InvalidArgumentError(
-        "second_moment is none; must be element-wise when the optimizer does not orthogonalize");
-  }
-  if (optimizer.momentum != Momentum::kEma || optimizer.nesterov) {
-    return absl::InvalidArgumentError(
-        "momentum is accumulate or nesterov; must be a plain EMA when the optimizer does not "
-        "orthogonalize");
-  }
-  if (optimizer.scale != ScaleRule::kNone) {
-    return absl::InvalidArgumentError(
-        "scale depends on the matrix shape; must be none when the optimizer does not "
-        "orthogonalize");
-  }
-  const double eps = optimizer.second_moment_eps;
-  if (std::isfinite(eps) && eps > 0.0) return absl::OkStatus();
-  return Refuse("second_moment_eps", eps, "finite and above 0");
+absl::Status RefuseUnless(bool holds, absl::string_view message) {
+  return holds ? absl::OkStatus() : absl::InvalidArgumentError(message);
+}
+
+// Stages are chosen one by one, but not every choice means something beside the others. What no
+// kernel computes is refused here rather than ignored there.
+absl::Status ValidateMatrix(const Optimizer& o) {
+  const bool of_update = o.moment_of == MomentOf::kUpdate;
+  return First({
+      RefuseUnless(!o.bias_correction,
+                   "bias_correction is true; must be false when the optimizer orthogonalizes, whose result does "
+                   "not depend on the scale of its input"),
+      RefuseUnless(o.second_moment != SecondMoment::kRows || of_update,
+                   "second_moment is of rows; then it must be of the update"),
+      RefuseUnless(o.second_moment != SecondMoment::kFactored || !of_update,
+                   "second_moment is factored; then it must be of the gradient"),
+      RefuseUnless(!of_update || o.second_moment != SecondMoment::kNone,
+                   "moment_of is the update; then there must be a second_moment"),
+      RefuseUnless(of_update == (o.rescale != Rescale::kNone),
+                   "rescale must be chosen when the second moment is of the update, and none otherwise"),
+      RefuseUnless(o.rescale != Rescale::kRms || o.scale == ScaleRule::kNone,
+                   "scale must be none when rescale sets the root mean square"),
+      o.second_moment == SecondMoment::kNone ? absl::OkStatus() : Positive("second_moment_eps", o.second_moment_eps),
+      Positive("rms", o.rms),
+      BelowOne("slow_beta", o.slow_beta),
+      std::isfinite(o.acceleration) ? absl::OkStatus() : Refuse("acceleration", o.acceleration, "finite"),
+      o.selected > 0.0 && o.selected <= 1.0 ? absl::OkStatus() : Refuse("selected", o.selected, "in (0, 1]"),
+      RefuseUnless(!o.selects() || (o.momentum == Momentum::kAccumulate && !o.nesterov && !o.accelerates() && !o.sign &&
+                                    o.second_moment == SecondMoment::kNone),
+                   "selected is below 1; then momentum must accumulate without nesterov, and acceleration, sign and "
+                   "second_moment must be off"),
+      ValidateNewtonSchulz(o.newton_schulz),
+  });
+}
+
+absl::Status ValidateElementwise(const Optimizer& o) {
+  return First({
+      RefuseUnless(o.second_moment == SecondMoment::kElementwise && o.moment_of == MomentOf::kGradient,
+                   "second_moment must be element-wise and of the gradient when the optimizer does not orthogonalize"),
+      RefuseUnless(o.momentum == Momentum::kEma && !o.nesterov,
+                   "momentum is accumulate or nesterov; must be a plain EMA when the optimizer does not orthogonalize"),
+      RefuseUnless(o.scale == ScaleRule::kNone,
+                   "scale depends on the matrix shape; must be none when the optimizer does not orthogonalize"),
+      RefuseUnless(!o.accelerates() && !o.sign && !o.selects() && o.rescale == Rescale::kNone,
+                   "acceleration, sign, selected and rescale must be off when the optimizer does not orthogonalize"),
+      Positive("second_moment_eps", o.second_moment_eps),
+  });
 }
 
 }  // namespace
@@ -95,7 +114,10 @@ absl::Status ValidateElementwise(const Optimizer& optimizer) {
 absl::Status Validate(const Optimizer& optimizer) {
   absl::Status known =
       First({Known("momentum", optimizer.momentum, Momentum::kAccumulate),
-             Known("second_moment", optimizer.second_moment, SecondMoment::kElementwise),
+             Known("second_moment", optimizer.second_moment, SecondMoment::kFactored),
+             Known("moment_of", optimizer.moment_of, MomentOf::kUpdate),
+             Known("rescale", optimizer.rescale, Rescale::kRms),
+             Known("weight_decay", optimizer.weight_decay, WeightDecay::kCautious),
              Known("orthogonalizer", optimizer.orthogonalizer, Orthogonalizer::kNewtonSchulz),
              Known("scale", optimizer.scale, ScaleRule::kSpectral)});
   if (!known.ok()) return known;
@@ -108,6 +130,26 @@ absl::Status Validate(const Hyper& hyper) {
                 BelowOne("momentum", hyper.momentum), BelowOne("beta2", hyper.beta2)});
 }
 
+std::vector<StateTensor> StateTensors(const Optimizer& optimizer, int64_t rows, int64_t cols) {
+  std::vector<StateTensor> tensors = {{"momentum", rows, cols}};
+  switch (optimizer.second_moment) {
+    case SecondMoment::kElementwise:
+      tensors.push_back({"second_moment", rows, cols});
+      break;
+    case SecondMoment::kRows:
+      tensors.push_back({"second_moment", rows, 1});
+      break;
+    case SecondMoment::kFactored:
+      tensors.push_back({"second_moment", rows, 1});
+      tensors.push_back({"column_moment", 1, cols});
+      break;
+    case SecondMoment::kNone:
+      break;
+  }
+  if (optimizer.accelerates()) tensors.push_back({"slow_gradient", rows, cols});
+  return tensors;
+}
+
 double LargestSafeGradient(const Optimizer& optimizer, const Hyper& hyper) {
   constexpr double kLargest = std::numeric_limits<float>::max();
   // The kernels compute each element in double and round it once, so a sum of parts that stays
@@ -115,8 +157,16 @@ double LargestSafeGradient(const Optimizer& optimizer, const Hyper& hyper) {
   // EMA: a mean of two numbers is never above both. Accumulate: mu*M takes up to mu*kLargest.
   double bound =
       optimizer.momentum == Momentum::kEma ? kLargest : (1.0 - hyper.momentum) * kLargest;
-  if (optimizer.second_moment == SecondMoment::kElementwise) {
-    bound = std::min(bound, std::sqrt(kLargest));  // its square is what the state holds
+  // The slow mean is never above the largest gradient so far.
+  const double pull = optimizer.acceleration * (1.0 - optimizer.slow_beta);
+  if (optimizer.accelerates()) bound /= std::max(1.0, std::abs(1.0 + pull) + std::abs(pull));
+  // A line that is not selected only grows, until it is the largest. No bound holds for ever; this one does for
+  // a million steps.
+  if (optimizer.selects()) bound = kLargest * 1e-6;
+  if (optimizer.second_moment != SecondMoment::kNone && optimizer.moment_of == MomentOf::kGradient) {
+    // The state holds its square, or a sum of as many as a line has elements: at most 2^31.
+    const double sum = optimizer.second_moment == SecondMoment::kFactored ? 0x1p31 : 1.0;
+    bound = std::min(bound, std::sqrt(kLargest / sum));
   }
   return bound;
 }

@@ -4,21 +4,26 @@
 // An optimizer is a table of stages: one small choice for each thing that happens to a gradient
 // between its arrival and the new weight. A new variant is a new row, not a new class.
 //
-//   stage             Muon                        AdamW
-//   momentum          EMA or accumulate,          EMA (beta1), bias-corrected
-//                     Nesterov
-//   second moment     none                        element-wise (beta2), bias-corrected
-//   orthogonalize     Newton-Schulz               none
-//   scale             by the matrix's shape       none
-//   weight decay      decoupled: W *= 1 - lr*wd   the same
+//   stage              Muon        NorMuon    AdaMuon    Muon2        MONA       Dion2        AdamW
+//   acceleration       -           -          -          -            towards    -            -
+//                                                                     a slow mean
+//   momentum           EMA or accumulate, Nesterov or not             ...        accumulate   EMA
+//   second moment      -           of rows    of update  of gradient, -          -            of gradient
+//                                  of update             or factored
+//   sign               -           -          yes        -            -          -            -
+//   selection          -           -          -          -            -          largest rows -
+//   orthogonalize      Newton-Schulz                                                          -
+//   rescale            -           keep norm  to RMS     -            -          -            -
+//   scale by shape     yes         with norm  -          yes          yes        yes          -
+//   weight decay       decoupled, W *= 1 - lr*wd, or cautious
 //
 // What a learning-rate scheduler may change from step to step is in `Hyper`; what must stay the
-// same for a run is in `Optimizer`.
+// same for a run is in `Optimizer`. Sources of the rows are in kernels/README.md.
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/coefficients.h"
@@ -31,7 +36,31 @@ enum class Momentum : uint8_t {
   kAccumulate,  // M <- mu*M + G;         Nesterov direction G + mu*M.         Moonlight
 };
 
-enum class SecondMoment : uint8_t { kNone, kElementwise };
+// V <- beta2*V + (1-beta2)*square. What it divides is divided by sqrt(V) + eps.
+enum class SecondMoment : uint8_t {
+  kNone,
+  kElementwise,
+  kRows,      // one number a row: the mean of its squares
+  kFactored,  // sums R of rows and C of columns; V = R*C / sum(C), as Adafactor
+};
+
+// Whose squares, and what is divided.
+enum class MomentOf : uint8_t {
+  kGradient,  // the clipped gradient's; the momentum, before it is orthogonalized (AdamW: the step itself)
+  kUpdate,    // the orthogonalized matrix's, and it
+};
+
+// How large the update is after a second moment of it.
+enum class Rescale : uint8_t {
+  kNone,
+  kKeepNorm,  // its Frobenius norm stays what Newton-Schulz gave
+  kRms,       // its root mean square becomes `rms`
+};
+
+enum class WeightDecay : uint8_t {
+  kDecoupled,  // W <- (1 - lr*wd)*W
+  kCautious,   // the same, only where W and the update have the same sign or one is zero (arXiv 2510.12402)
+};
 
 enum class Orthogonalizer : uint8_t { kNone, kNewtonSchulz };
 
@@ -61,22 +90,34 @@ struct Method {
 };
 
 struct Optimizer {
+  // MONA: G <- G + acceleration*(1-slow_beta)*(G - E), then E <- slow_beta*E + (1-slow_beta)*G of the raw,
+  // clipped G; E starts as the first gradient. A slow_beta of 0: no such stage.
+  double slow_beta = 0.0;
+  double acceleration = 0.0;
   Momentum momentum = Momentum::kEma;
   bool nesterov = true;
   bool bias_correction = false;
   SecondMoment second_moment = SecondMoment::kNone;
+  MomentOf moment_of = MomentOf::kGradient;
   double second_moment_eps = 1e-8;
+  bool sign = false;  // of the momentum, before it is orthogonalized
+  // Dion2: of the shorter dimension's lines, the share with the largest sums of magnitudes, at least one. Only
+  // they are orthogonalized and applied, and only their momentum then decays, by Hyper::momentum. 1: all.
+  double selected = 1.0;
   Orthogonalizer orthogonalizer = Orthogonalizer::kNewtonSchulz;
   NewtonSchulz newton_schulz = {};
+  Rescale rescale = Rescale::kNone;
+  double rms = 0.2;  // of kRms
   ScaleRule scale = ScaleRule::kOriginal;
+  WeightDecay weight_decay = WeightDecay::kDecoupled;
 
   // True when a unit of this optimizer is a whole matrix, false when any box of it will do.
   [[nodiscard]] bool needs_whole_matrix() const { return orthogonalizer != Orthogonalizer::kNone; }
-  // fp32 buffers of the tensor's size that the state holds beside the master weight.
-  [[nodiscard]] int state_buffers() const { return second_moment == SecondMoment::kNone ? 1 : 2; }
+  [[nodiscard]] bool selects() const { return selected < 1.0; }
+  [[nodiscard]] bool accelerates() const { return slow_beta > 0.0; }
 };
 
-// The two optimizers of this release, as rows of the table.
+// The family, with the defaults of its authors; kernels/README.md says where they are from.
 constexpr Optimizer Muon() { return Optimizer{}; }
 constexpr Optimizer AdamW() {
   Optimizer row;
@@ -87,12 +128,67 @@ constexpr Optimizer AdamW() {
   row.scale = ScaleRule::kNone;
   return row;
 }
+constexpr Optimizer NorMuon() {
+  Optimizer row;
+  row.second_moment = SecondMoment::kRows;
+  row.moment_of = MomentOf::kUpdate;
+  row.second_moment_eps = 1e-10;
+  row.rescale = Rescale::kKeepNorm;
+  return row;
+}
+constexpr Optimizer AdaMuon() {
+  Optimizer row;
+  row.second_moment = SecondMoment::kElementwise;
+  row.moment_of = MomentOf::kUpdate;
+  row.sign = true;
+  row.rescale = Rescale::kRms;
+  row.scale = ScaleRule::kNone;
+  return row;
+}
+constexpr Optimizer Muon2() {
+  Optimizer row;
+  row.momentum = Momentum::kAccumulate;
+  row.nesterov = false;
+  row.second_moment = SecondMoment::kElementwise;
+  row.newton_schulz.iterations = 3;
+  row.scale = ScaleRule::kSpectral;
+  return row;
+}
+constexpr Optimizer Muon2Factored() {
+  Optimizer row = Muon2();
+  row.second_moment = SecondMoment::kFactored;
+  return row;
+}
+constexpr Optimizer Mona() {
+  Optimizer row;
+  row.slow_beta = 0.99;
+  row.acceleration = -50.0;  // -1 / (2 * (1 - slow_beta)): half the gradient, half the slow mean
+  row.momentum = Momentum::kAccumulate;
+  row.scale = ScaleRule::kOriginal;
+  return row;
+}
+constexpr Optimizer Dion2() {
+  Optimizer row;
+  row.momentum = Momentum::kAccumulate;
+  row.nesterov = false;
+  row.selected = 0.25;
+  row.scale = ScaleRule::kSpectral;
+  return row;
+}
+
+// A buffer of an optimizer's state beside the weight, by the name that it is saved under.
+struct StateTensor {
+  std::string_view name;
+  int64_t rows, cols;
+};
+// All of them for one unit, in the order of UnitState.
+std::vector<StateTensor> StateTensors(const Optimizer& optimizer, int64_t rows, int64_t cols);
 
 // May change at every step. All must be finite; see Validate.
 struct Hyper {
   double lr = 0.0;            // >= 0
   double weight_decay = 0.0;  // >= 0; decoupled, multiplied by the raw lr
-  double momentum = 0.95;     // mu of Muon, beta1 of AdamW; in [0, 1)
+  double momentum = 0.95;     // mu of Muon, beta1 of AdamW, decay of Dion2's selected lines; in [0, 1)
   double beta2 = 0.95;        // of the second moment; in [0, 1)
 };
 

@@ -92,10 +92,10 @@ OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t no
     std::tie(unit.rows, unit.cols) = MatrixOf(unit.box);
     const auto elements = static_cast<size_t>(unit.box.elements());
     unit.weight.assign(elements, 0.0F);
-    unit.momentum.assign(elements, 0.0F);
     unit.gradient.assign(elements, 0.0F);
-    if (optimizers_[unit.group].second_moment != kernels::SecondMoment::kNone) {
-      unit.second_moment.assign(elements, 0.0F);
+    for (const kernels::StateTensor& tensor :
+         kernels::StateTensors(optimizers_[unit.group], unit.rows, unit.cols)) {
+      unit.state.emplace_back(static_cast<size_t>(tensor.rows * tensor.cols), 0.0F);
     }
     units_.push_back(std::move(unit));
   }
@@ -187,10 +187,9 @@ OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSou
 absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip) {
   OwnedUnit& unit = units_[i];
   update_.resize(unit.weight.size());
-  const kernels::UnitState state{unit.weight, unit.momentum, unit.second_moment, unit.updates};
-  backend_->Direction(optimizer(i), hyper, clip, unit.gradient, state, update_);
-  const absl::Status status = backend_->Orthogonalize(
-      optimizer(i).newton_schulz, {}, {update_.data(), unit.rows, unit.cols}, scratch_);
+  const kernels::MatrixView direction =
+      backend_->Direction(optimizer(i), hyper, clip, unit.gradient, StateOf(unit), update_);
+  const absl::Status status = backend_->Orthogonalize(optimizer(i).newton_schulz, {}, direction, scratch_);
   if (status.ok()) return status;
   return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
                      absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),
@@ -199,13 +198,14 @@ absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, do
 
 void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {
   OwnedUnit& unit = units_[i];
-  kernels::UnitState state{unit.weight, unit.momentum, unit.second_moment, unit.updates};
-  const bool matrix = is_matrix(i);
-  const double scale =
-      matrix ? kernels::Scale(optimizer(i).scale, unit.rows, unit.cols) : 1.0;
-  backend_->Apply(optimizer(i), hyper, clip, scale, unit.gradient,
-                  matrix ? std::span<const float>(update_) : std::span<const float>(), state);
+  kernels::UnitState state = StateOf(unit);
+  const std::span<float> update = is_matrix(i) ? std::span(update_) : std::span<float>();
+  backend_->Apply(optimizer(i), hyper, clip, unit.gradient, update, state);
   unit.updates = state.step;
+}
+
+kernels::UnitState OwnedState::StateOf(OwnedUnit& unit) const {
+  return kernels::BindState(optimizers_[unit.group], unit.rows, unit.cols, unit.weight, unit.state, unit.updates);
 }
 
 void OwnedState::Deliver(size_t i, const WorkerBoxes& workers, int64_t only_rank) const {

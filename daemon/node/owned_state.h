@@ -40,8 +40,7 @@ struct OwnedUnit {
   int64_t rows = 0;  // as a matrix; of element-wise units 1 x elements
   int64_t cols = 0;
   std::vector<float> weight;
-  std::vector<float> momentum;
-  std::vector<float> second_moment;
+  std::vector<std::vector<float>> state;  // of the optimizer, in the order of kernels::StateTensors
   std::vector<float> gradient;  // staging: the collected gradient of the step in flight
   int64_t updates = 0;          // applied so far
   kernels::GradientStats stats;
@@ -52,7 +51,9 @@ struct OwnedUnit {
   std::vector<Departure> publications;
 
   [[nodiscard]] uint64_t state_bytes() const {
-    return 4 * (weight.size() + momentum.size() + second_moment.size());
+    size_t elements = weight.size();
+    for (const std::vector<float>& values : state) elements += values.size();
+    return sizeof(float) * elements;
   }
 };
 
@@ -103,6 +104,8 @@ class OwnedState {
   }
 
  private:
+  // The unit's buffers as the backend takes them.
+  kernels::UnitState StateOf(OwnedUnit& unit) const;
   void Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype, const std::byte* from) const;
   void Write(const OwnedUnit& unit, const wire::Box& box, v1::DType dtype, std::byte* to) const;
   struct Elements {

@@ -113,48 +113,4 @@ void FloatToBf16(std::span<const float> from, std::span<uint16_t> to) {
   for (size_t i = 0; i < to.size(); ++i) to[i] = RoundToBf16(from[i]);
 }
 
-void MomentumDirection(const MomentumStage& stage, std::span<const float> gradient,
-                       std::span<const float> momentum, std::span<float> update) {
-  // Nesterov is the plain form with the momentum stage applied once more to the same gradient.
-  const double keep = stage.nesterov ? stage.keep * stage.keep : stage.keep;
-  const double take = stage.nesterov ? stage.take + stage.keep * stage.take : stage.take;
-  for (size_t i = 0; i < update.size(); ++i) {
-    update[i] = static_cast<float>(take * static_cast<double>(gradient[i]) +
-                                   keep * static_cast<double>(momentum[i]));
-  }
-}
-
-void ApplyUpdate(const MomentumStage& stage, double decay, double rate,
-                 std::span<const float> gradient, std::span<const float> update,
-                 std::span<float> momentum, std::span<float> weight) {
-  const float* __restrict g = gradient.data();
-  const float* __restrict u = update.data();
-  float* __restrict m = momentum.data();
-  float* __restrict w = weight.data();
-  for (size_t i = 0; i < weight.size(); ++i) {
-    m[i] = static_cast<float>(stage.keep * static_cast<double>(m[i]) +
-                              stage.take * static_cast<double>(g[i]));
-    w[i] = static_cast<float>(decay * static_cast<double>(w[i]) -
-                              rate * static_cast<double>(u[i]));
-  }
-}
-
-void ApplyAdam(const AdamStage& stage, std::span<const float> gradient, std::span<float> momentum,
-               std::span<float> second_moment, std::span<float> weight) {
-  const AdamStage s = stage;  // a copy that the stores below cannot reach
-  const float* __restrict gradients = gradient.data();
-  float* __restrict m = momentum.data();
-  float* __restrict v = second_moment.data();
-  float* __restrict w = weight.data();
-  for (size_t i = 0; i < weight.size(); ++i) {
-    const double g = s.clip * static_cast<double>(gradients[i]);
-    const double first = s.beta1 * static_cast<double>(m[i]) + (1.0 - s.beta1) * g;
-    const double second = s.beta2 * static_cast<double>(v[i]) + (1.0 - s.beta2) * g * g;
-    const double root = std::sqrt(second) * s.inverse_root_second + s.eps;
-    m[i] = static_cast<float>(first);
-    v[i] = static_cast<float>(second);
-    w[i] = static_cast<float>(s.decay * static_cast<double>(w[i]) - s.rate * (first / root));
-  }
-}
-
 }  // namespace dmuon::kernels

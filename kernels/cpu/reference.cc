@@ -64,37 +64,6 @@ double Divisor(const NewtonSchulz& newton_schulz, double norm) {
   return norm;
 }
 
-// The share of a new gradient in the momentum.
-double Share(const Optimizer& optimizer, const Hyper& hyper, double clip) {
-  return optimizer.momentum == Momentum::kEma ? (1.0 - hyper.momentum) * clip : clip;
-}
-
-void ApplyMatrix(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,
-                 std::span<const double> gradient, std::span<const double> update, State& state) {
-  const double share = Share(optimizer, hyper, clip);
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    state.momentum[i] = hyper.momentum * state.momentum[i] + share * gradient[i];
-    state.weight[i] = state.weight[i] * (1.0 - hyper.lr * hyper.weight_decay) -
-                      hyper.lr * scale * update[i];
-  }
-}
-
-void ApplyElementwise(const Optimizer& optimizer, const Hyper& hyper, double clip,
-                      std::span<const double> gradient, State& state) {
-  const double t = static_cast<double>(state.step);
-  const double first = optimizer.bias_correction ? 1.0 - std::pow(hyper.momentum, t) : 1.0;
-  const double second = optimizer.bias_correction ? 1.0 - std::pow(hyper.beta2, t) : 1.0;
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    const double g = clip * gradient[i];
-    double& m = state.momentum[i];
-    double& v = state.second_moment[i];
-    m = hyper.momentum * m + (1.0 - hyper.momentum) * g;
-    v = hyper.beta2 * v + (1.0 - hyper.beta2) * g * g;
-    const double update = (m / first) / (std::sqrt(v / second) + optimizer.second_moment_eps);
-    state.weight[i] = state.weight[i] * (1.0 - hyper.lr * hyper.weight_decay) - hyper.lr * update;
-  }
-}
-
 }  // namespace
 
 double FrobeniusNorm(std::span<const double> x) {
@@ -120,26 +89,6 @@ void Orthogonalize(const NewtonSchulz& newton_schulz, int64_t rows, int64_t cols
   }
   if (tall) m = Transposed(m);
   std::copy(m.values.begin(), m.values.end(), x.begin());
-}
-
-void Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
-               std::span<const double> gradient, std::span<const double> momentum,
-               std::span<double> update) {
-  const double share = Share(optimizer, hyper, clip);
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    const double next = hyper.momentum * momentum[i] + share * gradient[i];
-    update[i] = optimizer.nesterov ? share * gradient[i] + hyper.momentum * next : next;
-  }
-}
-
-void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,
-           std::span<const double> gradient, std::span<const double> update, State& state) {
-  state.step += 1;  // first: bias correction counts this update
-  if (optimizer.needs_whole_matrix()) {
-    ApplyMatrix(optimizer, hyper, clip, scale, gradient, update, state);
-  } else {
-    ApplyElementwise(optimizer, hyper, clip, gradient, state);
-  }
 }
 
 }  // namespace dmuon::kernels::reference

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/reference.h"
+#include "kernels/cpu/stages.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -50,6 +51,26 @@ uint16_t NearestBf16(float value) {
   const bool up = rest > 0x8000 || (rest == 0x8000 && (below & 1) != 0);
   return static_cast<uint16_t>(below + (up ? 1 : 0));
 }
+
+// A unit's state in double.
+struct WideState {
+  explicit WideState(const UnitState& from)
+      : weight(Wide(from.weight)), momentum(Wide(from.momentum)), second_moment(Wide(from.second_moment)),
+        column_moment(Wide(from.column_moment)), slow_gradient(Wide(from.slow_gradient)),
+        state{from.rows, from.cols, weight, momentum, second_moment, column_moment, slow_gradient, from.step} {}
+
+  void RoundTo(UnitState& to) const {
+    Round(weight, to.weight);
+    Round(momentum, to.momentum);
+    Round(second_moment, to.second_moment);
+    Round(column_moment, to.column_moment);
+    Round(slow_gradient, to.slow_gradient);
+    to.step = state.step;
+  }
+
+  std::vector<double> weight, momentum, second_moment, column_moment, slow_gradient;
+  BasicUnitState<double> state;
+};
 
 class ReferenceBackend final : public Backend {
  public:
@@ -93,12 +114,14 @@ class ReferenceBackend final : public Backend {
     return stats;
   }
 
-  void Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
-                 std::span<const float> gradient, const UnitState& state,
-                 std::span<float> update) override {
-    std::vector<double> wide(update.size());
-    reference::Direction(optimizer, hyper, clip, Wide(gradient), Wide(state.momentum), wide);
-    Round(wide, update);
+  MatrixView Direction(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
+                       const UnitState& state, std::span<float> update) override {
+    WideState wide(state);
+    std::vector<double> direction(update.size());
+    const MatrixShape shape =
+        MakeDirection<double>(optimizer, hyper, clip, Wide(gradient), wide.state, direction);
+    Round(direction, update);
+    return {update.data(), shape.rows, shape.cols};
   }
 
   absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& /*method*/, MatrixView x,
@@ -123,18 +146,12 @@ class ReferenceBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, double scale,
-             std::span<const float> gradient, std::span<const float> update,
-             UnitState& state) override {
-    std::vector<double> weight = Wide(state.weight);
-    std::vector<double> momentum = Wide(state.momentum);
-    std::vector<double> second_moment = Wide(state.second_moment);
-    reference::State wide{weight, momentum, second_moment, state.step};
-    reference::Apply(optimizer, hyper, clip, scale, Wide(gradient), Wide(update), wide);
-    Round(weight, state.weight);
-    Round(momentum, state.momentum);
-    Round(second_moment, state.second_moment);
-    state.step = wide.step;
+  void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
+             std::span<float> update, UnitState& state) override {
+    WideState wide(state);
+    std::vector<double> direction = Wide(update);
+    ApplyStep<double>(optimizer, hyper, clip, Wide(gradient), direction, wide.state);
+    wide.RoundTo(state);
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/reference.h"
+#include "kernels/cpu/stages.h"
 #include "tests/kernels/matrices.h"
 
 namespace dmuon::kernels {
@@ -33,6 +34,40 @@ Optimizer MuonRow(Momentum momentum, bool nesterov, ScaleRule scale, EpsMode eps
   row.nesterov = nesterov;
   row.scale = scale;
   row.newton_schulz.eps_mode = eps_mode;
+  return row;
+}
+
+// With the eps that the vectors were made with.
+Optimizer Eps(Optimizer row) {
+  row.newton_schulz.eps_mode = EpsMode::kAdd;
+  return row;
+}
+
+Optimizer NorMuonPaper() {
+  Optimizer row = Eps(NorMuon());
+  row.nesterov = false;
+  row.second_moment_eps = 1e-8;
+  row.rescale = Rescale::kRms;
+  row.scale = ScaleRule::kNone;
+  return row;
+}
+
+Optimizer AdaMuonRow(bool sign) {
+  Optimizer row = Eps(AdaMuon());
+  row.nesterov = false;
+  row.sign = sign;
+  return row;
+}
+
+Optimizer MonaRow() {
+  Optimizer row = Eps(Mona());
+  row.scale = ScaleRule::kMatchRmsAdamw;
+  return row;
+}
+
+Optimizer Dion2Row() {
+  Optimizer row = Eps(Dion2());
+  row.selected = 0.5;
   return row;
 }
 
@@ -81,6 +116,56 @@ const Golden kGoldens[] = {
      true,
      {.413641687448, .971062254163, -.477416071487, .648211087330, .199745271089, -.934216147552},
      {.390534560095, .865545624698, -.472394188963, .550414178785, .115136144856, -.885319233161}},
+    {"NorMuon",
+     Eps(NorMuon()),
+     false,
+     {.423110834697, -.479462272160, .205303112336, .975556864664, .670587910143, -.947454758445},
+     {.443520948265, -.491139629247, .121143039771, .874050557786, .626239297615, -.931330977355}},
+    {"NorMuonTall",
+     Eps(NorMuon()),
+     true,
+     {.412413606578, .970776628143, -.479454503327, .659143009058, .192356749033, -.925585154855},
+     {.429771083729, .853026395649, -.494812329961, .590344217076, .091831165850, -.905543382103}},
+    {"NorMuonPaper",
+     NorMuonPaper(),
+     false,
+     {.465631140714, -.488652221422, .230261212481, .984099652969, .713121711223, -.972618916326},
+     {.453856906266, -.483672744624, .196962171739, .948414407343, .681357774717, -.952222588083}},
+    {"AdaMuon",
+     Eps(AdaMuon()),
+     false,
+     {.475000000197, -.474999999929, .227499999929, .970000000197, .722499999929, -.969999999929},
+     {.491709537095, -.488670839000, .205220976312, .938840463294, .696854160859, -.940295976312}},
+    {"AdaMuonPlainMomentum",
+     AdaMuonRow(true),
+     false,
+     {.475000000197, -.474999999929, .227499999929, .970000000197, .722499999929, -.969999999929},
+     {.448790463294, -.490254023547, .206804160859, .938840463294, .695270976312, -.941879160859}},
+    {"AdaMuonWithoutSign",
+     AdaMuonRow(false),
+     false,
+     {.474999998235, -.475000003118, .227499999182, .970000002673, .722499998050, -.969999998852},
+     {.463208771351, -.469812611305, .198858714215, .930583066524, .693944382805, -.942496701920}},
+    {"Muon2",
+     Eps(Muon2()),
+     false,
+     {.450773178501, -.452075992221, .204575982434, .945773210019, .699575976911, -.947075979980},
+     {.433839179231, -.448839235364, .124880029143, .871924962271, .645178719535, -.906933320825}},
+    {"Muon2Factored",
+     Eps(Muon2Factored()),
+     false,
+     {.430518223191, -.483533509326, .210505950135, .975476108837, .690171960476, -.950245421238},
+     {.411026347690, -.478904800198, .125191640854, .913577195130, .627618885796, -.912645030544}},
+    {"Mona",
+     MonaRow(),
+     false,
+     {.471988399467, -.490026521186, .233992930172, .984643594396, .715831083345, -.974221955140},
+     {.453579891208, -.480671605240, .210989716033, .958693985073, .678356421043, -.947771660450}},
+    {"Dion2",
+     Dion2Row(),
+     false,
+     {.495, -.495, .2475, .984006027876, .694548223011, -.960030139382},
+     {.49005, -.49005, .245025, .934531505205, .649964258509, -.934747137041}},
     {"AdamW",
      AdamW(),
      false,
@@ -107,18 +192,19 @@ class GoldenTest : public testing::TestWithParam<Golden> {
 TEST_P(GoldenTest, ReferenceAgreesInDouble) {
   const Optimizer& optimizer = GetParam().optimizer;
   const Hyper hyper = GoldenHyper(optimizer);
-  const double scale = Scale(optimizer.scale, rows(), cols());
   Six weight = Input(kWeight);
   Six momentum{};
   Six second_moment{};
-  reference::State state{weight, momentum, second_moment};
+  Six slow_gradient{};
+  std::array<double, 3> column_moment{};
+  BasicUnitState<double> state{rows(), cols(), weight, momentum, second_moment, column_moment, slow_gradient, 0};
   const auto step = [&](const Six& gradient) {
     Six update{};
     if (optimizer.needs_whole_matrix()) {
-      reference::Direction(optimizer, hyper, 1.0, gradient, momentum, update);
-      reference::Orthogonalize(optimizer.newton_schulz, rows(), cols(), update);
+      const auto [m, n] = MakeDirection<double>(optimizer, hyper, 1.0, gradient, state, update);
+      reference::Orthogonalize(optimizer.newton_schulz, m, n, std::span(update).first(static_cast<size_t>(m * n)));
     }
-    reference::Apply(optimizer, hyper, 1.0, scale, gradient, update, state);
+    ApplyStep<double>(optimizer, hyper, 1.0, gradient, update, state);
   };
   const auto expect = [&](const Six& expected) {
     for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(weight[i], expected[i], kDoubleTolerance) << i;

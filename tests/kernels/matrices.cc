@@ -128,25 +128,34 @@ Unit::Unit(Backend& backend, const Optimizer& optimizer, const Hyper& hyper, Mat
     : backend_(backend),
       optimizer_(optimizer),
       hyper_(hyper),
-      weight_(std::move(weight)),
-      momentum_(weight_.values.size()),
-      second_moment_(optimizer.second_moment == SecondMoment::kNone ? 0 : weight_.values.size()) {
+      weight_(std::move(weight)) {
+  for (const StateTensor& tensor : StateTensors(optimizer, weight_.rows, weight_.cols)) {
+    tensors_.emplace_back(static_cast<size_t>(tensor.rows * tensor.cols));
+  }
   EXPECT_TRUE(Validate(optimizer).ok()) << Validate(optimizer);
   EXPECT_TRUE(Validate(hyper).ok()) << Validate(hyper);
 }
 
+const std::vector<float>& Unit::state(std::string_view name) const {
+  size_t i = 0;
+  for (const StateTensor& tensor : StateTensors(optimizer_, weight_.rows, weight_.cols)) {
+    if (tensor.name == name) return tensors_[i];
+    ++i;
+  }
+  ADD_FAILURE() << "no state tensor " << name;
+  return tensors_.front();
+}
+
 void Unit::Step(const Matrix& gradient, double clip) {
-  UnitState state{weight_.values, momentum_, second_moment_, step_};
-  Matrix update;
+  UnitState state = BindState(optimizer_, weight_.rows, weight_.cols, weight_.values, tensors_, step_);
+  std::vector<float> update;
   if (optimizer_.needs_whole_matrix()) {
-    update = gradient;
-    backend_.Direction(optimizer_, hyper_, clip, gradient.values, state, update.values);
-    const absl::Status status =
-        backend_.Orthogonalize(optimizer_.newton_schulz, {}, update.view(), scratch_);
+    update.resize(gradient.values.size());
+    const MatrixView direction = backend_.Direction(optimizer_, hyper_, clip, gradient.values, state, update);
+    const absl::Status status = backend_.Orthogonalize(optimizer_.newton_schulz, {}, direction, scratch_);
     ASSERT_TRUE(status.ok()) << status;
   }
-  backend_.Apply(optimizer_, hyper_, clip, Scale(optimizer_.scale, weight_.rows, weight_.cols),
-                 gradient.values, update.values, state);
+  backend_.Apply(optimizer_, hyper_, clip, gradient.values, update, state);
   step_ = state.step;
 }
 

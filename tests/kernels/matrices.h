@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,18 +54,19 @@ class Unit {
   void Step(const Matrix& gradient, double clip = 1.0);
 
   [[nodiscard]] const Matrix& weight() const { return weight_; }
-  [[nodiscard]] const std::vector<float>& momentum() const { return momentum_; }
-  [[nodiscard]] const std::vector<float>& second_moment() const { return second_moment_; }
+  // The state tensor `name`; fails the test when the optimizer has none.
+  [[nodiscard]] const std::vector<float>& state(std::string_view name) const;
+  std::vector<std::vector<float>>& tensors() { return tensors_; }
   [[nodiscard]] int64_t step() const { return step_; }
   Hyper& hyper() { return hyper_; }
+  void set_step(int64_t step) { step_ = step; }
 
  private:
   Backend& backend_;
   const Optimizer optimizer_;
   Hyper hyper_;
   Matrix weight_;
-  std::vector<float> momentum_;
-  std::vector<float> second_moment_;
+  std::vector<std::vector<float>> tensors_;  // in the order of StateTensors
   int64_t step_ = 0;
   Scratch scratch_;
 };

@@ -69,8 +69,26 @@ TEST(Validate, UnknownEnumeratorsAreRefused) {
 
 TEST(Validate, StagesThatMeanNothingTogetherAreRefused) {
   Optimizer row = Muon();
-  row.second_moment = SecondMoment::kElementwise;
-  EXPECT_THAT(Verdict(row), HasSubstr("second_moment"));
+  row.second_moment = SecondMoment::kRows;
+  EXPECT_THAT(Verdict(row), HasSubstr("second_moment is of rows"));
+  row = NorMuon();
+  row.rescale = Rescale::kNone;
+  EXPECT_THAT(Verdict(row), HasSubstr("rescale"));
+  row = AdaMuon();
+  row.scale = ScaleRule::kOriginal;
+  EXPECT_THAT(Verdict(row), HasSubstr("scale must be none"));
+  row = Muon2Factored();
+  row.moment_of = MomentOf::kUpdate;
+  EXPECT_THAT(Verdict(row), HasSubstr("second_moment is factored"));
+  row = Dion2();
+  row.nesterov = true;
+  EXPECT_THAT(Verdict(row), HasSubstr("selected is below 1"));
+  row.nesterov = false;
+  row.selected = 0.0;
+  EXPECT_EQ(Verdict(row), "selected is 0; must be in (0, 1]");
+  row = Mona();
+  row.slow_beta = 1.0;
+  EXPECT_EQ(Verdict(row), "slow_beta is 1; must be in [0, 1)");
   row = Muon();
   row.bias_correction = true;
   EXPECT_THAT(Verdict(row), HasSubstr("bias_correction"));
@@ -119,8 +137,9 @@ bool StaysFinite(Backend& backend, const Optimizer& optimizer, double magnitude)
       gradient.values[i] = static_cast<float>(negative ? -down : down);
     }
     unit.Step(gradient);
-    for (const auto* state : {&unit.weight().values, &unit.momentum(), &unit.second_moment()}) {
-      if (!backend.Measure(*state).finite) return false;
+    if (!backend.Measure(unit.weight().values).finite) return false;
+    for (const std::vector<float>& tensor : unit.tensors()) {
+      if (!backend.Measure(tensor).finite) return false;
     }
   }
   return true;
@@ -132,7 +151,8 @@ TEST_P(SafeGradientTest, LargestSafeGradientKeepsAllStateFinite) {
   const Hyper hyper;
   Optimizer accumulate = Muon();
   accumulate.momentum = Momentum::kAccumulate;
-  for (const Optimizer& optimizer : {Muon(), accumulate, AdamW()}) {
+  for (const Optimizer& optimizer : {Muon(), accumulate, AdamW(), NorMuon(), AdaMuon(), Muon2(), Muon2Factored(),
+                                     Mona(), Dion2()}) {
     EXPECT_TRUE(StaysFinite(backend(), optimizer, LargestSafeGradient(optimizer, hyper)));
   }
 }
@@ -147,15 +167,15 @@ TEST_P(SafeGradientTest, BoundIsNotSlack) {
   const Optimizer accumulate{.momentum = Momentum::kAccumulate};
   const double beyond = kBeyond * LargestSafeGradient(accumulate, hyper);
   const std::vector<float> gradient = {static_cast<float>(beyond)};
-  const std::vector<float> update = {0.0F};
+  std::vector<float> update = {0.0F};
   std::vector<float> weight = {1.0F};
-  std::vector<float> momentum = {0.0F};
-  UnitState state{weight, momentum, {}};
+  std::vector<std::vector<float>> tensors = {{0.0F}};
+  UnitState state = BindState(accumulate, 1, 1, weight, tensors, 0);
   constexpr int kSteps = 100;  // 0.95^100 = 0.006: M is within 1% of gradient / (1 - mu)
   for (int step = 0; step < kSteps; ++step) {
-    backend().Apply(accumulate, hyper, 1.0, 1.0, gradient, update, state);
+    backend().Apply(accumulate, hyper, 1.0, gradient, update, state);
   }
-  EXPECT_FALSE(std::isfinite(momentum[0]));
+  EXPECT_FALSE(std::isfinite(tensors[0][0]));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SafeGradientTest, testing::ValuesIn(kBackends), BackendName);

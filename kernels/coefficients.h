@@ -113,8 +113,8 @@ constexpr double NewtonSchulzFlops(int64_t rows, int64_t cols, int iterations) {
 
 // Element-wise work is bound by memory, so it is priced in bytes: what one unit's step reads and
 // writes of gradient, weight and state, all fp32.
-constexpr double ElementwiseBytes(int64_t elements, int state_buffers) {
-  return static_cast<double>(elements) * 4.0 * (1 + 2 + 2 * state_buffers);
+constexpr double ElementwiseBytes(int64_t elements, int64_t state_elements) {
+  return 4.0 * static_cast<double>((1 + 2) * elements + 2 * state_elements);
 }
 
 }  // namespace dmuon::kernels

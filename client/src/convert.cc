@@ -23,13 +23,13 @@ int32_t Raw(const Enum& value) {
   return raw;
 }
 
-// The C enumerators have the numbers of dmuon.v1, from 1 to `last`.
+// The C enumerators have the numbers of dmuon.v1, from `first` to `last`.
 template <typename To, typename From>
-absl::StatusOr<To> Enumerator(const From& value, To last, absl::string_view field) {
+absl::StatusOr<To> Enumerator(const From& value, To last, absl::string_view field, int first = 1) {
   const int32_t raw = Raw(value);
-  if (raw >= 1 && raw <= last) return static_cast<To>(raw);
+  if (raw >= first && raw <= last) return static_cast<To>(raw);
   return wire::InvalidField(
-      absl::StrCat(field, " ", raw, " is not in 1..", static_cast<int>(last)));
+      absl::StrCat(field, " ", raw, " is not in ", first, "..", static_cast<int>(last)));
 }
 
 static_assert(int{DMUON_BFLOAT16} == int{v1::DTYPE_BFLOAT16});
@@ -37,6 +37,9 @@ static_assert(int{DMUON_ACCUMULATE} == int{v1::MOMENTUM_FORM_ACCUMULATE});
 static_assert(int{DMUON_POLAR_EXPRESS} == int{v1::COEFFICIENT_SET_POLAR_EXPRESS});
 static_assert(int{DMUON_EPS_CLAMP} == int{v1::EPS_MODE_CLAMP});
 static_assert(int{DMUON_SCALE_SPECTRAL} == int{v1::SCALE_RULE_SPECTRAL});
+static_assert(int{DMUON_RESCALE_RMS} == int{v1::RESCALE_RMS});
+static_assert(int{DMUON_VARIANT_DION2} == int{v1::VARIANT_DION2});
+static_assert(int{DMUON_DECAY_CAUTIOUS} == int{v1::WEIGHT_DECAY_CAUTIOUS});
 static_assert(int{DMUON_MISSING_ZERO} == int{v1::MISSING_GRADIENT_ZERO});
 
 absl::StatusOr<std::string> Text(const char* text, absl::string_view field) {
@@ -49,26 +52,52 @@ absl::StatusOr<bool> Flag(int32_t value, absl::string_view field) {
   return wire::InvalidField(absl::StrCat(field, " ", value, " is not 0 or 1"));
 }
 
-absl::StatusOr<v1::MuonOptions> MuonFromC(const dmuon_group& group) {
-  v1::MuonOptions muon;
-  DMUON_ASSIGN_OR_RETURN(
-      const auto form,
-      Enumerator(group.momentum_form, v1::MOMENTUM_FORM_ACCUMULATE, "dmuon_group.momentum_form"));
-  DMUON_ASSIGN_OR_RETURN(const bool nesterov, Flag(group.nesterov, "dmuon_group.nesterov"));
+// The words of a group; 0 is the variant's own.
+absl::Status SetWords(const dmuon_group& group, v1::MuonOptions& muon) {
+  constexpr int kOwn = 0;
+  DMUON_ASSIGN_OR_RETURN(const auto variant,
+                         Enumerator(group.variant, v1::VARIANT_DION2, "dmuon_group.variant"));
+  DMUON_ASSIGN_OR_RETURN(const auto form, Enumerator(group.momentum_form, v1::MOMENTUM_FORM_ACCUMULATE,
+                                                     "dmuon_group.momentum_form", kOwn));
   DMUON_ASSIGN_OR_RETURN(const auto coefficients,
                          Enumerator(group.coefficients, v1::COEFFICIENT_SET_POLAR_EXPRESS,
-                                    "dmuon_group.coefficients"));
-  DMUON_ASSIGN_OR_RETURN(const auto eps_mode,
-                         Enumerator(group.eps_mode, v1::EPS_MODE_CLAMP, "dmuon_group.eps_mode"));
-  DMUON_ASSIGN_OR_RETURN(const auto scale,
-                         Enumerator(group.scale, v1::SCALE_RULE_SPECTRAL, "dmuon_group.scale"));
+                                    "dmuon_group.coefficients", kOwn));
+  DMUON_ASSIGN_OR_RETURN(const auto eps_mode, Enumerator(group.eps_mode, v1::EPS_MODE_CLAMP,
+                                                         "dmuon_group.eps_mode", kOwn));
+  DMUON_ASSIGN_OR_RETURN(const auto scale, Enumerator(group.scale, v1::SCALE_RULE_SPECTRAL,
+                                                      "dmuon_group.scale", kOwn));
+  DMUON_ASSIGN_OR_RETURN(const auto rescale, Enumerator(group.rescale, v1::RESCALE_RMS,
+                                                        "dmuon_group.rescale", kOwn));
+  muon.set_variant(variant);
   muon.set_momentum_form(form);
-  muon.set_nesterov(nesterov);
   muon.set_coefficients(coefficients);
-  muon.set_iterations(group.iterations);
   muon.set_eps_mode(eps_mode);
-  muon.set_eps(group.newton_schulz_eps);
   muon.set_scale(scale);
+  muon.set_rescale(rescale);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::MuonOptions> MuonFromC(const dmuon_group& group, v1::WeightDecay weight_decay) {
+  v1::MuonOptions muon;
+  DMUON_RETURN_IF_ERROR(SetWords(group, muon));
+  muon.set_weight_decay(weight_decay);
+  muon.set_iterations(group.iterations);
+  // Below 0: the variant's own.
+  if (group.nesterov >= 0) {
+    DMUON_ASSIGN_OR_RETURN(const bool nesterov, Flag(group.nesterov, "dmuon_group.nesterov"));
+    muon.set_nesterov(nesterov);
+  }
+  if (group.sign >= 0) {
+    DMUON_ASSIGN_OR_RETURN(const bool sign, Flag(group.sign, "dmuon_group.sign"));
+    muon.set_sign(sign);
+  }
+  const auto is_set = [](double value) { return !(value < 0.0); };
+  if (is_set(group.newton_schulz_eps)) muon.set_eps(group.newton_schulz_eps);
+  if (is_set(group.second_moment_eps)) muon.set_second_moment_eps(group.second_moment_eps);
+  if (is_set(group.selected)) muon.set_selected(group.selected);
+  if (is_set(group.slow_beta)) muon.set_slow_beta(group.slow_beta);
+  if (is_set(group.rms)) muon.set_rms(group.rms);
+  if (group.acceleration != 0.0) muon.set_acceleration(group.acceleration);
   return muon;
 }
 
@@ -149,13 +178,16 @@ absl::StatusOr<v1::Group> FromC(const dmuon_group& group) {
   DMUON_RETURN_IF_ERROR(CheckStructSize(group.struct_size, sizeof(dmuon_group), "dmuon_group"));
   v1::Group out;
   DMUON_ASSIGN_OR_RETURN(*out.mutable_name(), Text(group.name, "dmuon_group.name"));
+  DMUON_ASSIGN_OR_RETURN(const auto weight_decay, Enumerator(group.weight_decay, v1::WEIGHT_DECAY_CAUTIOUS,
+                                                             "dmuon_group.weight_decay"));
   switch (Raw(group.algorithm)) {
     case DMUON_MUON: {
-      DMUON_ASSIGN_OR_RETURN(*out.mutable_muon(), MuonFromC(group));
+      DMUON_ASSIGN_OR_RETURN(*out.mutable_muon(), MuonFromC(group, weight_decay));
       return out;
     }
     case DMUON_ADAMW:
       out.mutable_adamw()->set_eps(group.adamw_eps);
+      out.mutable_adamw()->set_weight_decay(weight_decay);
       return out;
     default:
       return wire::InvalidField(

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/coordinator/spec_difference.h"
+#include "daemon/plan/optimizers.h"
 #include "daemon/plan/plan.h"
 #include "daemon/plan/routes.h"
 #include "wire/error.h"
@@ -226,9 +227,9 @@ Outcome Coordinator::RegisterWorker(absl::Time now, const v1::RegisterWorkerRequ
     return Fail(std::move(status));
   }
   members_[request.node().node_id()].lease_end = now + options_.lease;
-  if (absl::Status status = wire::ValidateJobSpec(request.job()); !status.ok()) {
-    return Fail(std::move(status));
-  }
+  absl::Status valid = wire::ValidateJobSpec(request.job());
+  if (valid.ok()) valid = plan::ValidateOptimizers(request.job());
+  if (!valid.ok()) return Fail(std::move(valid));
   if (request.rank() >= request.job().world_size()) {
     return Fail(wire::InvalidField(absl::StrCat("rank is ", request.rank(), ", world_size ",
                                                 request.job().world_size())));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "daemon/node/engine.h"
+#include "daemon/plan/optimizers.h"
 
 #include <sys/random.h>
 
@@ -207,9 +208,9 @@ void Engine::Register(v1::RegisterRequest request, absl::Time deadline,
                       Reply<v1::RegisterResponse> reply) {
   absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
   if (!job.ok()) return reply(job.status());
-  if (absl::Status status = wire::ValidateJobSpec(request.job()); !status.ok()) {
-    return reply(status);
-  }
+  absl::Status status = wire::ValidateJobSpec(request.job());
+  if (status.ok()) status = plan::ValidateOptimizers(request.job());
+  if (!status.ok()) return reply(status);
   std::vector<const v1::Shard*> shards;
   for (const v1::Shard& shard : request.shards()) shards.push_back(&shard);
   uint32_t rank = 0;

@@ -8,48 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/plan/cost.h"
+#include "daemon/plan/optimizers.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
-
-kernels::Optimizer ToOptimizer(const v1::MuonOptions& options) {
-  kernels::Optimizer muon = kernels::Muon();
-  muon.momentum = options.momentum_form() == v1::MOMENTUM_FORM_ACCUMULATE
-                      ? kernels::Momentum::kAccumulate
-                      : kernels::Momentum::kEma;
-  muon.nesterov = options.nesterov();
-  switch (options.coefficients()) {
-    case v1::COEFFICIENT_SET_YOU:
-      muon.newton_schulz.coefficients = kernels::CoefficientSet::kYou;
-      break;
-    case v1::COEFFICIENT_SET_POLAR_EXPRESS:
-      muon.newton_schulz.coefficients = kernels::CoefficientSet::kPolarExpress;
-      break;
-    default:
-      muon.newton_schulz.coefficients = kernels::CoefficientSet::kJordan;
-  }
-  muon.newton_schulz.iterations = options.iterations();
-  muon.newton_schulz.eps = options.eps();
-  muon.newton_schulz.eps_mode = options.eps_mode() == v1::EPS_MODE_ADD ? kernels::EpsMode::kAdd
-                                : options.eps_mode() == v1::EPS_MODE_CLAMP
-                                    ? kernels::EpsMode::kClamp
-                                    : kernels::EpsMode::kNone;
-  switch (options.scale()) {
-    case v1::SCALE_RULE_ORIGINAL:
-      muon.scale = kernels::ScaleRule::kOriginal;
-      break;
-    case v1::SCALE_RULE_MATCH_RMS_ADAMW:
-      muon.scale = kernels::ScaleRule::kMatchRmsAdamw;
-      break;
-    case v1::SCALE_RULE_SPECTRAL:
-      muon.scale = kernels::ScaleRule::kSpectral;
-      break;
-    default:
-      muon.scale = kernels::ScaleRule::kNone;
-  }
-  return muon;
-}
 
 // A box of the tensor seen as a matrix: rows of the first dimension, all else in a row.
 std::pair<int64_t, int64_t> MatrixOf(const wire::Box& box) {
@@ -59,26 +22,13 @@ std::pair<int64_t, int64_t> MatrixOf(const wire::Box& box) {
 
 }  // namespace
 
-std::vector<kernels::Optimizer> OptimizersOf(const v1::JobSpec& job) {
-  std::vector<kernels::Optimizer> optimizers;
-  for (const v1::Group& group : job.groups()) {
-    if (group.has_muon()) {
-      optimizers.push_back(ToOptimizer(group.muon()));
-    } else {
-      optimizers.push_back(kernels::AdamW());
-      optimizers.back().second_moment_eps = group.adamw().eps();
-    }
-  }
-  return optimizers;
-}
-
 kernels::Hyper ToHyper(const v1::Hyper& hyper) {
   return {hyper.lr(), hyper.weight_decay(), hyper.momentum(), hyper.beta2()};
 }
 
 OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node, uint32_t slot,
                        kernels::Backend* backend)
-    : job_(&job), optimizers_(OptimizersOf(job)), backend_(backend) {
+    : job_(&job), optimizers_(plan::OptimizersOf(job)), backend_(backend) {
   for (int index = 0; index < plan.units_size(); ++index) {
     const v1::Unit& planned = plan.units(index);
     const v1::Slot& owner = planned.owners(0);
@@ -184,13 +134,15 @@ OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSou
   return {v1::DTYPE_FLOAT32, std::as_bytes(std::span(partial_)).data()};
 }
 
-absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip) {
+absl::StatusOr<double> OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip) {
   OwnedUnit& unit = units_[i];
   update_.resize(unit.weight.size());
   const kernels::MatrixView direction =
       backend_->Direction(optimizer(i), hyper, clip, unit.gradient, StateOf(unit), update_);
   const absl::Status status = backend_->Orthogonalize(optimizer(i).newton_schulz, {}, direction, scratch_);
-  if (status.ok()) return status;
+  if (status.ok()) {
+    return kernels::NewtonSchulzFlops(direction.rows, direction.cols, optimizer(i).newton_schulz.iterations);
+  }
   return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
                      absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),
                                   "': ", status.message()));

@@ -57,8 +57,7 @@ struct OwnedUnit {
   }
 };
 
-// The static part of a job's groups, in group order, and its per-step part.
-std::vector<kernels::Optimizer> OptimizersOf(const v1::JobSpec& job);
+// What a scheduler may change of a group.
 kernels::Hyper ToHyper(const v1::Hyper& hyper);
 
 class OwnedState {
@@ -83,8 +82,8 @@ class OwnedState {
   void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
 
   // The update direction, orthogonalised, into the slot's scratch. No state changes. Only for units
-  // of matrix optimizers.
-  absl::Status Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip);
+  // of matrix optimizers. Returns the floating-point operations of Newton-Schulz.
+  absl::StatusOr<double> Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip);
 
   // Weight decay, weight, momentum and update count, together.
   void Apply(size_t i, const kernels::Hyper& hyper, double clip);

@@ -2,34 +2,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/plan/cost.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
+#include "daemon/plan/optimizers.h"
 #include "kernels/coefficients.h"
 
 namespace dmuon::plan {
 namespace {
 
-// fp32 buffers beside the master weight: momentum; momentum and second moment.
-// Of optimizer state, beside the weight.
-int StateBuffers(const v1::Group& group) { return group.has_muon() ? 1 : 2; }
+constexpr int64_t kFloatBytes = sizeof(float);
+
+struct Matrix {
+  int64_t rows, cols;
+};
+
+Matrix MatrixOf(const wire::Box& box) {
+  const int64_t rows = box.ndim == 0 ? 1 : box.length[0];
+  return {rows, box.elements() / rows};
+}
+
+// Elements of optimizer state beside the weight.
+int64_t StateElements(const kernels::Optimizer& optimizer, const Matrix& matrix) {
+  int64_t elements = 0;
+  for (const kernels::StateTensor& tensor : kernels::StateTensors(optimizer, matrix.rows, matrix.cols)) {
+    elements += tensor.rows * tensor.cols;
+  }
+  return elements;
+}
+
+// Of what is orthogonalised: all, or the selected lines of the shorter side.
+double Flops(const kernels::Optimizer& optimizer, Matrix matrix) {
+  int64_t& shorter = matrix.rows <= matrix.cols ? matrix.rows : matrix.cols;
+  shorter = std::max<int64_t>(1, std::llround(std::ceil(optimizer.selected * static_cast<double>(shorter))));
+  return kernels::NewtonSchulzFlops(matrix.rows, matrix.cols, optimizer.newton_schulz.iterations);
+}
 
 }  // namespace
 
 double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed) {
-  const int64_t elements = box.elements();
+  const kernels::Optimizer optimizer = ToOptimizer(group);
+  const Matrix matrix = MatrixOf(box);
   double seconds = speed.seconds_per_unit +
-                   kernels::ElementwiseBytes(elements, StateBuffers(group)) / speed.bytes_per_second;
-  if (group.has_muon()) {
-    const int64_t rows = box.length[0];
-    seconds += kernels::NewtonSchulzFlops(rows, elements / rows, group.muon().iterations()) /
-               speed.flops_per_second;
-  }
+                   kernels::ElementwiseBytes(box.elements(), StateElements(optimizer, matrix)) / speed.bytes_per_second;
+  if (optimizer.needs_whole_matrix()) seconds += Flops(optimizer, matrix) / speed.flops_per_second;
   return seconds;
 }
 
 int64_t UnitBytes(const v1::Group& group, const wire::Box& box) {
-  constexpr int kWeightAndGradient = 2;
-  return box.elements() * static_cast<int64_t>(sizeof(float)) * (kWeightAndGradient + StateBuffers(group));
+  constexpr int64_t kWeightAndGradient = 2;
+  return kFloatBytes * (kWeightAndGradient * box.elements() + StateElements(ToOptimizer(group), MatrixOf(box)));
 }
 
 }  // namespace dmuon::plan

@@ -39,25 +39,26 @@ absl::Status ValidateName(absl::string_view name, absl::string_view what) {
   return absl::OkStatus();
 }
 
+// Whether the settings fit each other, the planner says.
 absl::Status ValidateMuon(const v1::MuonOptions& muon, const std::string& what) {
-  const auto bad = [&](absl::string_view field, int value) {
-    return InvalidField(absl::StrCat(what, ": ", field, " is ", value, ", not a known value"));
+  const struct {
+    absl::string_view name;
+    int value;
+    bool known;
+  } words[] = {
+      {"variant", muon.variant(), v1::Variant_IsValid(muon.variant())},
+      {"momentum_form", muon.momentum_form(), v1::MomentumForm_IsValid(muon.momentum_form())},
+      {"coefficients", muon.coefficients(), v1::CoefficientSet_IsValid(muon.coefficients())},
+      {"eps_mode", muon.eps_mode(), v1::EpsMode_IsValid(muon.eps_mode())},
+      {"scale", muon.scale(), v1::ScaleRule_IsValid(muon.scale())},
+      {"rescale", muon.rescale(), v1::Rescale_IsValid(muon.rescale())},
+      {"weight_decay", muon.weight_decay(), v1::WeightDecay_IsValid(muon.weight_decay())},
   };
-  if (muon.momentum_form() == v1::MOMENTUM_FORM_UNSPECIFIED ||
-      !v1::MomentumForm_IsValid(muon.momentum_form())) {
-    return bad("momentum_form", muon.momentum_form());
+  for (const auto& word : words) {
+    if (word.known) continue;
+    return InvalidField(absl::StrCat(what, ": ", word.name, " is ", word.value, ", not a known value"));
   }
-  if (muon.coefficients() == v1::COEFFICIENT_SET_UNSPECIFIED ||
-      !v1::CoefficientSet_IsValid(muon.coefficients())) {
-    return bad("coefficients", muon.coefficients());
-  }
-  if (muon.eps_mode() == v1::EPS_MODE_UNSPECIFIED || !v1::EpsMode_IsValid(muon.eps_mode())) {
-    return bad("eps_mode", muon.eps_mode());
-  }
-  if (muon.scale() == v1::SCALE_RULE_UNSPECIFIED || !v1::ScaleRule_IsValid(muon.scale())) {
-    return bad("scale", muon.scale());
-  }
-  if (muon.iterations() < 1 || muon.iterations() > 20) {
+  if (muon.iterations() < 0 || muon.iterations() > 20) {
     return InvalidField(
         absl::StrCat(what, ": iterations is ", muon.iterations(), ", allowed are 1..20"));
   }
@@ -78,6 +79,10 @@ absl::Status ValidateGroup(const v1::Group& group, std::unordered_set<std::strin
       if (!(group.adamw().eps() > 0.0) || !std::isfinite(group.adamw().eps())) {
         return InvalidField(
             absl::StrCat(what, ": eps is ", group.adamw().eps(), ", must be finite and > 0"));
+      }
+      if (!v1::WeightDecay_IsValid(group.adamw().weight_decay())) {
+        return InvalidField(
+            absl::StrCat(what, ": weight_decay is ", group.adamw().weight_decay(), ", not a known value"));
       }
       return absl::OkStatus();
     case v1::Group::OPTIMIZER_NOT_SET:

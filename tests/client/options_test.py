@@ -24,6 +24,12 @@ def test_defaults_are_valid():
     ({"coefficients": "quintic"}, "coefficients is 'quintic'"),
     ({"momentum_form": "lerp"}, "momentum_form is 'lerp'"),
     ({"eps_mode": "max"}, "eps_mode is 'max'"),
+    ({"variant": "muonium"}, "variant is 'muonium'; it must be one of 'muon', 'normuon'"),
+    ({"beta2": 1.0, "variant": "normuon"}, "beta2 is 1.0"),
+    ({"selected": 0.0, "variant": "dion2"}, "selected is 0.0"),
+    ({"slow_beta": 1.0, "variant": "mona"}, "slow_beta is 1.0"),
+    ({"rescale": "norm", "variant": "normuon"}, "rescale is 'norm'"),
+    ({"beta2": 0.95}, "beta2 means nothing to variant 'muon'"),
     ({"missing_gradient": "ignore"}, "missing_gradient is 'ignore'"),
     ({"max_grad_norm": 0.0}, "max_grad_norm is 0"),
     ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
@@ -36,6 +42,12 @@ def test_defaults_are_valid():
 def test_bad_value_is_named(keywords, complaint):
     with pytest.raises(ValueError, match=complaint):
         Options(**keywords).validate()
+
+
+def test_each_variant_has_its_published_defaults_and_keeps_what_is_given():
+    assert (Options().lr, Options().weight_decay, Options().momentum, Options().beta2) == (0.02, 0.0, 0.95, None)
+    muon2 = Options(variant="muon2", weight_decay=0.0)
+    assert (muon2.lr, muon2.weight_decay, muon2.beta2) == (0.01, 0.0, 0.95)
 
 
 def test_unknown_option_is_refused():

@@ -92,9 +92,8 @@ class Worker:
 
     def _describe(self) -> None:
         for name, algorithm in (("matrices", _abi.DMUON_MUON), ("others", _abi.DMUON_ADAMW)):
-            group = made(_abi.dmuon_group, name=name.encode(), algorithm=algorithm, momentum_form=_abi.DMUON_EMA,
-                         nesterov=1, coefficients=_abi.DMUON_JORDAN, iterations=5, eps_mode=_abi.DMUON_EPS_NONE,
-                         newton_schulz_eps=1e-7, scale=_abi.DMUON_SCALE_ORIGINAL, adamw_eps=1e-8)
+            fields = _abi.DMUON_GROUP_INIT | {"name": name.encode(), "algorithm": algorithm}
+            group = made(_abi.dmuon_group, **fields)
             self._insist(self._library.dmuon_add_group, self._client, ctypes.byref(group),
                          ctypes.byref(ctypes.c_uint32()))
         sizes = ctypes.c_int64 * _abi.DMUON_MAX_DIMS

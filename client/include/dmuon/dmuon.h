@@ -40,7 +40,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 4
+#define DMUON_ABI_VERSION 5
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -69,23 +69,49 @@ typedef enum dmuon_status {
 
 typedef enum dmuon_dtype { DMUON_FLOAT32 = 1, DMUON_BFLOAT16 = 2 } dmuon_dtype_t;
 typedef enum dmuon_algorithm { DMUON_MUON = 1, DMUON_ADAMW = 2 } dmuon_algorithm_t;
-typedef enum dmuon_momentum { DMUON_EMA = 1, DMUON_ACCUMULATE = 2 } dmuon_momentum_t;
+/* 0 in these is the default of the group's variant. */
+typedef enum dmuon_momentum {
+  DMUON_MOMENTUM_DEFAULT = 0,
+  DMUON_EMA = 1,
+  DMUON_ACCUMULATE = 2
+} dmuon_momentum_t;
 typedef enum dmuon_coefficients {
+  DMUON_COEFFICIENTS_DEFAULT = 0,
   DMUON_JORDAN = 1,
   DMUON_YOU = 2,
   DMUON_POLAR_EXPRESS = 3
 } dmuon_coefficients_t;
 typedef enum dmuon_eps_mode {
+  DMUON_EPS_DEFAULT = 0,
   DMUON_EPS_NONE = 1,
   DMUON_EPS_ADD = 2,
   DMUON_EPS_CLAMP = 3
 } dmuon_eps_mode_t;
 typedef enum dmuon_scale {
+  DMUON_SCALE_DEFAULT = 0,
   DMUON_SCALE_NONE = 1,             /* 1 */
   DMUON_SCALE_ORIGINAL = 2,         /* sqrt(max(1, rows/cols)) */
   DMUON_SCALE_MATCH_RMS_ADAMW = 3,  /* 0.2 sqrt(max(rows, cols)) */
   DMUON_SCALE_SPECTRAL = 4          /* sqrt(rows/cols) */
 } dmuon_scale_t;
+typedef enum dmuon_rescale {
+  DMUON_RESCALE_DEFAULT = 0,
+  DMUON_RESCALE_KEEP_NORM = 1,      /* of an update after its second moment: the norm it had before */
+  DMUON_RESCALE_RMS = 2             /* a root mean square of `rms`, and no shape scale */
+} dmuon_rescale_t;
+typedef enum dmuon_variant {
+  DMUON_VARIANT_MUON = 1,
+  DMUON_VARIANT_NORMUON = 2,        /* arXiv 2510.05491 */
+  DMUON_VARIANT_ADAMUON = 3,        /* arXiv 2507.11005 */
+  DMUON_VARIANT_MUON2 = 4,          /* arXiv 2604.09967 */
+  DMUON_VARIANT_MUON2_FACTORED = 5,
+  DMUON_VARIANT_MONA = 6,           /* arXiv 2605.26842 */
+  DMUON_VARIANT_DION2 = 7           /* arXiv 2512.16928 */
+} dmuon_variant_t;
+typedef enum dmuon_weight_decay {
+  DMUON_DECAY_DECOUPLED = 1,
+  DMUON_DECAY_CAUTIOUS = 2          /* only where weight and update have one sign; arXiv 2510.12402 */
+} dmuon_weight_decay_t;
 typedef enum dmuon_missing {
   DMUON_MISSING_ERROR = 1,
   DMUON_MISSING_SKIP = 2,
@@ -110,24 +136,36 @@ typedef struct dmuon_config {
 #define DMUON_CONFIG_INIT \
   { sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000 }
 
-/* A group of tensors with one optimizer. Fields of the other algorithm are ignored. */
+/* A group of tensors with one optimizer. Fields of the other algorithm are ignored, but weight_decay. For a
+ * variant of Muon, a field that is left as DMUON_GROUP_INIT has it is the variant's own; one that means
+ * nothing to the variant is refused by dmuon_register. */
 typedef struct dmuon_group {
   size_t struct_size;
   const char* name;             /* unique in the job */
   dmuon_algorithm_t algorithm;
   dmuon_momentum_t momentum_form;
-  int32_t nesterov;             /* 0 or 1 */
+  int32_t nesterov;             /* 0 or 1; -1: the variant's own */
   dmuon_coefficients_t coefficients;
-  int32_t iterations;           /* Newton-Schulz steps, 1..20 */
+  int32_t iterations;           /* Newton-Schulz steps, 1..20; 0: the variant's own */
   dmuon_eps_mode_t eps_mode;
   double newton_schulz_eps;
   dmuon_scale_t scale;
   double adamw_eps;
+  dmuon_variant_t variant;
+  dmuon_weight_decay_t weight_decay;
+  double second_moment_eps;     /* added to the root of a second moment; > 0 */
+  int32_t sign;                 /* 0 or 1: orthogonalise the sign of the momentum */
+  double selected;              /* share of lines that Dion2 moves, in (0, 1] */
+  double slow_beta;             /* of MONA's slow mean, in (0, 1) */
+  double acceleration;          /* of MONA; 0: -1 / (2 * (1 - slow_beta)) */
+  dmuon_rescale_t rescale;
+  double rms;                   /* of DMUON_RESCALE_RMS; > 0 */
 } dmuon_group;
 #define DMUON_GROUP_INIT                                                                          \
   {                                                                                               \
-    sizeof(dmuon_group), NULL, DMUON_MUON, DMUON_EMA, 1, DMUON_JORDAN, 5, DMUON_EPS_NONE, 1e-7,   \
-        DMUON_SCALE_ORIGINAL, 1e-8                                                                \
+    sizeof(dmuon_group), NULL, DMUON_MUON, DMUON_MOMENTUM_DEFAULT, -1, DMUON_COEFFICIENTS_DEFAULT, 0, \
+        DMUON_EPS_DEFAULT, -1.0, DMUON_SCALE_DEFAULT, 1e-8, DMUON_VARIANT_MUON, DMUON_DECAY_DECOUPLED, \
+        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0                                    \
   }
 
 /* A piece of a tensor; `ndim` entries of each array count. */
@@ -162,7 +200,7 @@ typedef struct dmuon_hyper {
   double lr;
   double weight_decay;
   double momentum;  /* mu of Muon, beta1 of AdamW */
-  double beta2;     /* of AdamW */
+  double beta2;     /* of second moments */
 } dmuon_hyper;
 
 /* What the plan says to a worker. */

@@ -10,7 +10,7 @@ import os
 import pathlib
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-DMUON_ABI_VERSION = 4
+DMUON_ABI_VERSION = 5
 DMUON_MAX_DIMS = 8
 
 # dmuon_status
@@ -42,24 +42,46 @@ DMUON_MUON = 1
 DMUON_ADAMW = 2
 
 # dmuon_momentum
+DMUON_MOMENTUM_DEFAULT = 0
 DMUON_EMA = 1
 DMUON_ACCUMULATE = 2
 
 # dmuon_coefficients
+DMUON_COEFFICIENTS_DEFAULT = 0
 DMUON_JORDAN = 1
 DMUON_YOU = 2
 DMUON_POLAR_EXPRESS = 3
 
 # dmuon_eps_mode
+DMUON_EPS_DEFAULT = 0
 DMUON_EPS_NONE = 1
 DMUON_EPS_ADD = 2
 DMUON_EPS_CLAMP = 3
 
 # dmuon_scale
+DMUON_SCALE_DEFAULT = 0
 DMUON_SCALE_NONE = 1
 DMUON_SCALE_ORIGINAL = 2
 DMUON_SCALE_MATCH_RMS_ADAMW = 3
 DMUON_SCALE_SPECTRAL = 4
+
+# dmuon_rescale
+DMUON_RESCALE_DEFAULT = 0
+DMUON_RESCALE_KEEP_NORM = 1
+DMUON_RESCALE_RMS = 2
+
+# dmuon_variant
+DMUON_VARIANT_MUON = 1
+DMUON_VARIANT_NORMUON = 2
+DMUON_VARIANT_ADAMUON = 3
+DMUON_VARIANT_MUON2 = 4
+DMUON_VARIANT_MUON2_FACTORED = 5
+DMUON_VARIANT_MONA = 6
+DMUON_VARIANT_DION2 = 7
+
+# dmuon_weight_decay
+DMUON_DECAY_DECOUPLED = 1
+DMUON_DECAY_CAUTIOUS = 2
 
 # dmuon_missing
 DMUON_MISSING_ERROR = 1
@@ -94,7 +116,25 @@ class dmuon_group(ctypes.Structure):
         ("newton_schulz_eps", c_double),
         ("scale", c_int32),
         ("adamw_eps", c_double),
+        ("variant", c_int32),
+        ("weight_decay", c_int32),
+        ("second_moment_eps", c_double),
+        ("sign", c_int32),
+        ("selected", c_double),
+        ("slow_beta", c_double),
+        ("acceleration", c_double),
+        ("rescale", c_int32),
+        ("rms", c_double),
     ]
+
+
+# Beside struct_size and name.
+DMUON_GROUP_INIT = {
+    "algorithm": DMUON_MUON, "momentum_form": DMUON_MOMENTUM_DEFAULT, "nesterov": -1,
+    "coefficients": DMUON_COEFFICIENTS_DEFAULT, "iterations": 0, "eps_mode": DMUON_EPS_DEFAULT,
+    "newton_schulz_eps": -1.0, "scale": DMUON_SCALE_DEFAULT, "adamw_eps": 1e-8, "variant": DMUON_VARIANT_MUON,
+    "weight_decay": DMUON_DECAY_DECOUPLED, "second_moment_eps": -1.0, "sign": -1, "selected": -1.0,
+    "slow_beta": -1.0, "acceleration": 0.0, "rescale": DMUON_RESCALE_DEFAULT, "rms": -1.0}
 
 
 class dmuon_box(ctypes.Structure):

@@ -51,7 +51,7 @@ class _Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for hidden matrices and AdamW for the rest, run by the dmuon service.
+    """Muon, or another of its family, for hidden matrices and AdamW for the rest, run by the dmuon service.
 
     Works for one process, DistributedDataParallel and fully_shard; build it after the model has been
     wrapped and, with several workers, after init_process_group. Keyword arguments are the fields of
@@ -63,7 +63,7 @@ class Muon(torch.optim.Optimizer):
     restart with the same job id.
     """
 
-    def __init__(self, model: nn.Module, lr: float = 0.02, weight_decay: float = 0.0,
+    def __init__(self, model: nn.Module, lr: float | None = None, weight_decay: float | None = None,
                  adamw: Any = None, **keywords: Any) -> None:
         if adamw is not None:
             keywords["adamw"] = adamw
@@ -78,7 +78,7 @@ class Muon(torch.optim.Optimizer):
         self._tensors.sort(key=lambda t: forward_groups.numbers[id(t.param)])
         self._forward_groups = None if self._options.sync else forward_groups
         self._building = True
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        super().__init__(groups, {"lr": self._options.lr, "weight_decay": self._options.weight_decay})
         self._building = False
         self.job = _job_id(self._options.job, self._rank, self._world_size, self._options.verbose)
         self.result: StepResult | None = None
@@ -288,7 +288,8 @@ class Muon(torch.optim.Optimizer):
     def _hypers(self, algorithm: str) -> dict[str, Any]:
         if algorithm == "muon":
             o = self._options
-            return {"lr": o.lr, "weight_decay": o.weight_decay, "momentum": o.momentum}
+            hypers = {"lr": o.lr, "weight_decay": o.weight_decay, "momentum": o.momentum}
+            return hypers if o.beta2 is None else hypers | {"beta2": o.beta2}
         a = self._options.adamw
         return {"lr": a.lr, "weight_decay": a.weight_decay, "betas": tuple(a.betas)}
 
@@ -317,13 +318,7 @@ class Muon(torch.optim.Optimizer):
         o = self._options
         index = {}
         for group in self.param_groups:
-            index[group["group_name"]] = self._session.add_group(
-                group["group_name"],
-                algorithm=_abi.DMUON_MUON if group["algorithm"] == "muon" else _abi.DMUON_ADAMW,
-                momentum_form=opts.MOMENTUM_FORMS[o.momentum_form], nesterov=int(o.nesterov),
-                coefficients=opts.COEFFICIENTS[o.coefficients], iterations=o.iterations,
-                eps_mode=opts.EPS_MODES[o.eps_mode], newton_schulz_eps=o.ns_eps,
-                scale=opts.SCALES[o.scale], adamw_eps=o.adamw.eps)
+            index[group["group_name"]] = self._session.add_group(group["group_name"], **o.group(group["algorithm"]))
         for t in self._tensors:  # the session numbers them in this order
             name, h = t.route.name, t.holding
             self._session.add_tensor(
@@ -451,7 +446,7 @@ def _difference(t: _Tensor, grad: torch.Tensor, piece: torch.Tensor) -> str:
 
 
 def _hyper(group: dict[str, Any]) -> _Hyper:
-    first, second = group["betas"] if group["algorithm"] == "adamw" else (group["momentum"], 0.0)
+    first, second = group["betas"] if group["algorithm"] == "adamw" else (group["momentum"], group.get("beta2", 0.0))
     return float(group["lr"]), float(group["weight_decay"]), float(first), float(second)
 
 

@@ -26,10 +26,34 @@ SCALES = {
     "match_rms_adamw": _abi.DMUON_SCALE_MATCH_RMS_ADAMW,
     "spectral": _abi.DMUON_SCALE_SPECTRAL,
 }
+RESCALES = {"keep_norm": _abi.DMUON_RESCALE_KEEP_NORM, "rms": _abi.DMUON_RESCALE_RMS}
 MISSING = {
     "error": _abi.DMUON_MISSING_ERROR,
     "skip": _abi.DMUON_MISSING_SKIP,
     "zero": _abi.DMUON_MISSING_ZERO,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """An optimizer of the family, and the published defaults of what may change from step to step; those of its
+    stages are the service's. Sources: kernels/README.md."""
+
+    code: int
+    lr: float = 0.02
+    weight_decay: float = 0.0
+    beta2: float | None = None  # None: it has no second moment
+    momentum: float = 0.95
+
+
+VARIANTS = {
+    "muon": Variant(_abi.DMUON_VARIANT_MUON),
+    "normuon": Variant(_abi.DMUON_VARIANT_NORMUON, beta2=0.95),
+    "adamuon": Variant(_abi.DMUON_VARIANT_ADAMUON, weight_decay=0.01, beta2=0.95),
+    "muon2": Variant(_abi.DMUON_VARIANT_MUON2, lr=0.01, weight_decay=0.01, beta2=0.95),
+    "muon2_factored": Variant(_abi.DMUON_VARIANT_MUON2_FACTORED, lr=0.01, weight_decay=0.01, beta2=0.95),
+    "mona": Variant(_abi.DMUON_VARIANT_MONA),
+    "dion2": Variant(_abi.DMUON_VARIANT_DION2, lr=0.01, weight_decay=0.01),
 }
 
 
@@ -39,7 +63,7 @@ def check_number(what: str, value: Any, low: float, high: float = math.inf) -> N
         raise ValueError(f"{what} is {value!r}; it must be a number in [{low}, {high})")
 
 
-def _check_word(what: str, value: str, table: Mapping[str, int]) -> None:
+def _check_word(what: str, value: str, table: Mapping[str, Any]) -> None:
     if value not in table:
         raise ValueError(f"{what} is {value!r}; it must be one of {', '.join(map(repr, table))}")
 
@@ -69,20 +93,32 @@ class AdamW:
 class Options:
     """Keyword arguments of `Muon`. `validate` says what is wrong with them."""
 
+    # Which optimizer of the family; None below is its default.
+    variant: str = "muon"
+
     # Behaviour: may change during a run through param_groups.
-    lr: float = 0.02
-    weight_decay: float = 0.0  # decoupled: W *= 1 - lr * weight_decay
-    momentum: float = 0.95
+    lr: float | None = None
+    weight_decay: float | None = None  # decoupled: W *= 1 - lr * weight_decay
+    momentum: float | None = None  # of "dion2" the decay of the lines that moved
+    beta2: float | None = None  # of the second moment
     adamw: AdamW | Mapping[str, Any] = dataclasses.field(default_factory=AdamW)
 
     # Behaviour: fixed for a run.
-    nesterov: bool = True
-    momentum_form: str = "ema"  # as torch.optim.Muon; "accumulate" as Moonlight
-    coefficients: str = "jordan"
-    iterations: int = 5  # Newton-Schulz steps, 1..20; each costs as much as the one before
-    eps_mode: str = "none"  # norm of the input: "none" |X|, "add" |X| + ns_eps, "clamp" max
-    ns_eps: float = 1e-7
-    scale: str = "original"  # "match_rms_adamw" lets one lr serve both optimizers
+    nesterov: bool | None = None
+    momentum_form: str | None = None  # "ema" as torch.optim.Muon; "accumulate" as Moonlight
+    coefficients: str | None = None  # "jordan", "you" or "polar_express"
+    iterations: int | None = None  # Newton-Schulz steps, 1..20; each costs as much as the one before
+    eps_mode: str | None = None  # norm of the input: "none" |X|, "add" |X| + ns_eps, "clamp" max
+    ns_eps: float | None = None
+    scale: str | None = None  # "match_rms_adamw" lets one lr serve both optimizers
+    cautious: bool = False  # weight decay only where the update shrinks the weight; of AdamW's tensors too
+    second_moment_eps: float | None = None  # added to the root of the second moment
+    sign: bool | None = None  # orthogonalize the sign of the momentum ("adamuon")
+    selected: float | None = None  # share of rows or columns, whichever are fewer, that move ("dion2")
+    slow_beta: float | None = None  # of the slow mean ("mona")
+    acceleration: float | None = None  # -1 / (2 * (1 - slow_beta)) by default ("mona")
+    rescale: str | None = None  # after a second moment of the update: "keep_norm" or "rms" ("normuon", "adamuon")
+    rms: float | None = None  # of rescale="rms"
     max_grad_norm: float | None = None  # over all tensors and workers, before any momentum
     missing_gradient: str = "error"  # "skip" keeps the tensor as it is, "zero" counts zeros
     rules: Sequence[Rule] = ()  # first match wins; see routing
@@ -111,19 +147,36 @@ class Options:
     def __post_init__(self) -> None:
         if isinstance(self.adamw, Mapping):
             self.adamw = AdamW(**self.adamw)
+        if isinstance(self.variant, str) and (variant := VARIANTS.get(self.variant)):
+            if variant.beta2 is None and self.beta2 is not None:
+                raise ValueError(f"beta2 means nothing to variant {self.variant!r}, which has no second moment")
+            for field in ("lr", "weight_decay", "momentum", "beta2"):
+                if getattr(self, field) is None:
+                    setattr(self, field, getattr(variant, field))
+
+    def group(self, algorithm: str) -> dict[str, int | float]:
+        """Fields of dmuon_group for "muon", what is orthogonalized, or "adamw"."""
+        decay = _abi.DMUON_DECAY_CAUTIOUS if self.cautious else _abi.DMUON_DECAY_DECOUPLED
+        fields = _abi.DMUON_GROUP_INIT | {"weight_decay": decay, "adamw_eps": self.adamw.eps}
+        if algorithm == "adamw":
+            return fields | {"algorithm": _abi.DMUON_ADAMW}
+        chosen = {
+            "momentum_form": MOMENTUM_FORMS.get(self.momentum_form), "coefficients": COEFFICIENTS.get(self.coefficients),
+            "eps_mode": EPS_MODES.get(self.eps_mode), "scale": SCALES.get(self.scale),
+            "rescale": RESCALES.get(self.rescale), "newton_schulz_eps": self.ns_eps,
+            **{name: getattr(self, name) for name in ("nesterov", "iterations", "second_moment_eps", "sign", "selected",
+                                                      "slow_beta", "acceleration", "rms")}}
+        return fields | {"variant": VARIANTS[self.variant].code} | {
+            name: value for name, value in chosen.items() if value is not None}
 
     def validate(self) -> None:
+        _check_word("variant", self.variant, VARIANTS)
         check_number("lr", self.lr, 0.0)
         check_number("weight_decay", self.weight_decay, 0.0)
         check_number("momentum", self.momentum, 0.0, 1.0)
         self.adamw.validate()
-        _check_word("momentum_form", self.momentum_form, MOMENTUM_FORMS)
-        _check_word("coefficients", self.coefficients, COEFFICIENTS)
-        _check_word("eps_mode", self.eps_mode, EPS_MODES)
-        _check_word("scale", self.scale, SCALES)
         _check_word("missing_gradient", self.missing_gradient, MISSING)
-        check_number("iterations", self.iterations, 1, 21)
-        check_number("ns_eps", self.ns_eps, 0.0)
+        self._validate_stages()
         check_number("timeout", self.timeout, 0.001, 2_000_000)
         check_number("connect_timeout", self.connect_timeout, 0.001, 2_000_000)
         if self.max_grad_norm is not None:
@@ -136,6 +189,22 @@ class Options:
                 raise ValueError(f"backward_passes_per_step is {self.backward_passes_per_step!r}; it must be a whole number")
         if self.overlap and self.sync:
             raise ValueError("overlap needs sync=False: a step with sync=True waits for all parameters itself")
+        self._validate_rules()
+
+    def _validate_stages(self) -> None:
+        for what, table in (("momentum_form", MOMENTUM_FORMS), ("coefficients", COEFFICIENTS), ("eps_mode", EPS_MODES),
+                            ("scale", SCALES), ("rescale", RESCALES)):
+            if getattr(self, what) is not None:
+                _check_word(what, getattr(self, what), table)
+        bounds = {"beta2": (0.0, 1.0), "iterations": (1, 21), "ns_eps": (0.0, math.inf), "slow_beta": (0.0, 1.0),
+                  "second_moment_eps": (0.0, math.inf), "rms": (0.0, math.inf), "acceleration": (-math.inf, math.inf)}
+        for what, (low, high) in bounds.items():
+            if getattr(self, what) is not None:
+                check_number(what, getattr(self, what), low, high)
+        if self.selected is not None and not (isinstance(self.selected, float | int) and 0.0 < self.selected <= 1.0):
+            raise ValueError(f"selected is {self.selected!r}; it must be a number in (0.0, 1.0]")
+
+    def _validate_rules(self) -> None:
         for rule in self.rules:
             rule.validate()
             for what, value, high in rule.overrides_to_check():

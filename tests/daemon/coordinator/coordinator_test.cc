@@ -259,7 +259,8 @@ TEST(CoordinatorTest, SameShardsOnTheSamePlanKeepTheDigest) {
 TEST(CoordinatorTest, DifferencesAreNamedToTheField) {
   Coordinator core(Options{});
   core.Join(kStart, JoinOf("a"));
-  const v1::JobSpec job = ModelOf("j", "mlp", 2);
+  v1::JobSpec job = ModelOf("j", "mlp", 2);
+  job.mutable_groups(0)->mutable_muon()->set_iterations(5);
   const auto message_for = [&](const v1::JobSpec& other) {
     core.RegisterWorker(kStart, RankOf(Node("a"), job, 0));
     const Outcome outcome = core.RegisterWorker(kStart, RankOf(Node("a"), other, 1));

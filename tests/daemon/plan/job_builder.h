@@ -28,12 +28,7 @@ class JobBuilder {
     job_.set_missing_gradient(v1::MISSING_GRADIENT_ERROR);
     v1::Group& muon = *job_.add_groups();
     muon.set_name("muon");
-    muon.mutable_muon()->set_momentum_form(v1::MOMENTUM_FORM_EMA);
-    muon.mutable_muon()->set_nesterov(true);
-    muon.mutable_muon()->set_coefficients(v1::COEFFICIENT_SET_JORDAN);
-    muon.mutable_muon()->set_iterations(5);
-    muon.mutable_muon()->set_eps_mode(v1::EPS_MODE_NONE);
-    muon.mutable_muon()->set_scale(v1::SCALE_RULE_ORIGINAL);
+    muon.mutable_muon()->set_variant(v1::VARIANT_MUON);
     v1::Group& adamw = *job_.add_groups();
     adamw.set_name("adamw");
     adamw.mutable_adamw()->set_eps(1e-8);

@@ -30,7 +30,7 @@ namespace {
 
 // A line of a left panel; one cache line more than its units, lest all lines meet in one set.
 template <class Isa>
-constexpr int64_t kLeftStride = kStretch / Isa::kDepthsPerUnit + 16;
+constexpr int64_t kLeftStride = Stretch(Isa::kPrecision) / Isa::kDepthsPerUnit + 16;
 
 template <class Isa>
 constexpr int64_t kCols = Isa::kVectors * Isa::kLanes;
@@ -166,13 +166,13 @@ void TransposeBlock(const float* from, int64_t from_stride, float* to, int64_t t
 }
 
 template <class Isa>
-constexpr MicroKernel MakeMicroKernel(std::string_view name, Precision precision) {
+constexpr MicroKernel MakeMicroKernel(std::string_view name) {
   return {.name = name,
-          .precision = precision,
+          .precision = Isa::kPrecision,
           .rows = Isa::kRows,
           .cols = kCols<Isa>,
           .left_floats = static_cast<size_t>(Isa::kRows * kLeftStride<Isa>),
-          .right_floats = static_cast<size_t>(kStretch / Isa::kDepthsPerUnit * kCols<Isa>),
+          .right_floats = static_cast<size_t>(Stretch(Isa::kPrecision) / Isa::kDepthsPerUnit * kCols<Isa>),
           .transposed_edge = Isa::kLanes,
           .pack_left = PackLeft<Isa>,
           .pack_right = PackRight<Isa>,

@@ -32,6 +32,7 @@ struct Plain {
 };
 
 struct PlainFloat : Plain {
+  static constexpr Precision kPrecision = Precision::kFloat32;
   static constexpr int64_t kDepthsPerUnit = 1;
   static int64_t Units(int64_t depth) { return depth; }
   static Sum MultiplyAdd(Vector a, Vector b, Sum sum) {
@@ -45,6 +46,7 @@ struct PlainFloat : Plain {
 
 // VDPBF16PS word by word.
 struct PlainPairs : Plain {
+  static constexpr Precision kPrecision = Precision::kBFloat16;
   static constexpr int64_t kDepthsPerUnit = 2;
   static int64_t Units(int64_t depth) { return (depth + 1) / 2; }
   static float Low(Vector pair) { return std::bit_cast<float>(pair << 16); }
@@ -66,8 +68,8 @@ struct PlainPairs : Plain {
   static Vector AlongDepth(const float* from) { return AlongLines(from, 1, 0); }
 };
 
-constexpr MicroKernel kPlainKernel = MakeMicroKernel<PlainFloat>("plain", Precision::kFloat32);
-constexpr MicroKernel kPlainPairsKernel = MakeMicroKernel<PlainPairs>("plain_bf16", Precision::kBFloat16);
+constexpr MicroKernel kPlainKernel = MakeMicroKernel<PlainFloat>("plain");
+constexpr MicroKernel kPlainPairsKernel = MakeMicroKernel<PlainPairs>("plain_bf16");
 
 struct Features {
   bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;

@@ -24,8 +24,9 @@
 
 namespace dmuon::kernels {
 
-// The longest chain: depth of a panel. Longer sums are made of several, so it decides bits.
-inline constexpr int64_t kStretch = 256;
+// The longest chain: depth of a panel. Longer sums are made of several, so it decides bits. Panels of either
+// precision have the same size.
+constexpr int64_t Stretch(Precision precision) { return precision == Precision::kFloat32 ? 256 : 512; }
 
 // A matrix to read: element (line, k) is at data[line * line_stride + k * depth_stride], and one of the
 // strides is 1.
@@ -36,7 +37,7 @@ struct Operand {
 };
 
 // What becomes one panel: lines from `line` on, depth from `k` on. The operand has `lines` more of them
-// and at least `depth`, at most kStretch, more of k; what a panel is wider or deeper is filled with zeros.
+// and at least `depth`, at most a stretch, more of k; what a panel is wider or deeper is filled with zeros.
 struct PanelSource {
   Operand operand;
   int64_t line, lines;

@@ -11,6 +11,7 @@ namespace dmuon::kernels {
 namespace {
 
 struct Avx2Float {
+  static constexpr Precision kPrecision = Precision::kFloat32;
   using Vector = __m256;
   using Sum = __m256;
   static constexpr int64_t kLanes = 8, kRows = 6, kVectors = 2, kDepthsPerUnit = 1;
@@ -61,6 +62,7 @@ struct Avx2Float {
 
 // Numbers rounded to bf16, as fp32; of each two depths the second comes first.
 struct Avx2Rounded : Avx2Float {
+  static constexpr Precision kPrecision = Precision::kBFloat16;
   static int64_t Units(int64_t depth) { return (depth + 1) / 2 * 2; }
 
   static Vector Rounded(const float* from) {
@@ -82,7 +84,7 @@ struct Avx2Rounded : Avx2Float {
 
 }  // namespace
 
-const MicroKernel kAvx2Kernel = MakeMicroKernel<Avx2Float>("avx2", Precision::kFloat32);
-const MicroKernel kAvx2RoundedKernel = MakeMicroKernel<Avx2Rounded>("avx2_rounded", Precision::kBFloat16);
+const MicroKernel kAvx2Kernel = MakeMicroKernel<Avx2Float>("avx2");
+const MicroKernel kAvx2RoundedKernel = MakeMicroKernel<Avx2Rounded>("avx2_rounded");
 
 }  // namespace dmuon::kernels

@@ -61,6 +61,7 @@ struct Avx512 {
 };
 
 struct Avx512Float : Avx512 {
+  static constexpr Precision kPrecision = Precision::kFloat32;
   static constexpr int64_t kDepthsPerUnit = 1;
   static int64_t Units(int64_t depth) { return depth; }
   static Vector AlongDepth(const float* from) {
@@ -76,6 +77,7 @@ struct Avx512Float : Avx512 {
 
 // A unit is a pair: the even depth in its lower half.
 struct Avx512Pairs : Avx512 {
+  static constexpr Precision kPrecision = Precision::kBFloat16;
   static constexpr int64_t kDepthsPerUnit = 2;
   static int64_t Units(int64_t depth) { return (depth + 1) / 2; }
 
@@ -103,7 +105,7 @@ struct Avx512Pairs : Avx512 {
 
 }  // namespace
 
-const MicroKernel kAvx512Kernel = MakeMicroKernel<Avx512Float>("avx512", Precision::kFloat32);
-const MicroKernel kAvx512PairsKernel = MakeMicroKernel<Avx512Pairs>("avx512_bf16", Precision::kBFloat16);
+const MicroKernel kAvx512Kernel = MakeMicroKernel<Avx512Float>("avx512");
+const MicroKernel kAvx512PairsKernel = MakeMicroKernel<Avx512Pairs>("avx512_bf16");
 
 }  // namespace dmuon::kernels

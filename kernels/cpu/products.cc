@@ -11,8 +11,8 @@ namespace {
 
 thread_local int team = 1;
 
-// What is packed at a time: bounds the panels' memory.
-constexpr int64_t kChunk = 8 * kStretch;
+// Depth that is packed at a time: bounds the panels' memory. A multiple of every stretch.
+constexpr int64_t kChunk = 2048;
 // A block of tiles is one thread's at a time; its panels of one stretch stay in its cache.
 constexpr int64_t kBlockRows = 112, kBlockCols = 256;
 constexpr int64_t kLargestTile = 14 * 32;
@@ -58,8 +58,8 @@ class Computation {
         left_(p_.left, p_.rows, kernel.rows, kernel.left_floats, kernel.pack_left),
         right_(p_.right, p_.cols, kernel.cols, kernel.right_floats, kernel.pack_right),
         block_rows_(std::max<int64_t>(1, kBlockRows / kernel.rows)),
-        block_cols_(std::max<int64_t>(1, kBlockCols / kernel.cols)) {
-    const int64_t stretches = Ceil(std::min(p_.depth, kChunk), kStretch);
+        block_cols_(std::max<int64_t>(1, kBlockCols / kernel.cols)), stretch_(Stretch(kernel.precision)) {
+    const int64_t stretches = Ceil(std::min(p_.depth, kChunk), stretch_);
     left_.set_memory(scratch.Get(first_buffer, left_.floats(stretches)).data());
     right_.set_memory(scratch.Get(first_buffer + 1, right_.floats(stretches)).data());
     // A block's size decides no bits, so it may follow the team's.
@@ -75,7 +75,7 @@ class Computation {
 #pragma omp parallel num_threads(threads)
     for (int64_t chunk = 0; chunk < p_.depth; chunk += kChunk) {
       const int64_t end = std::min(p_.depth, chunk + kChunk);
-      const int64_t stretches = Ceil(end - chunk, kStretch);
+      const int64_t stretches = Ceil(end - chunk, stretch_);
 #pragma omp for collapse(2) schedule(static)
       for (int64_t stretch = 0; stretch < stretches; ++stretch) {
         for (int64_t panel = 0; panel < panels; ++panel) Pack(chunk, end, stretch, panel);
@@ -97,8 +97,8 @@ class Computation {
   }
 
   void Pack(int64_t chunk, int64_t end, int64_t stretch, int64_t panel) const {
-    const int64_t k = chunk + stretch * kStretch;
-    const int64_t depth = std::min(kStretch, end - k);
+    const int64_t k = chunk + stretch * stretch_;
+    const int64_t depth = std::min(stretch_, end - k);
     if (panel < left_.count()) {
       left_.Pack(stretch, panel, k, depth);
     } else {
@@ -109,12 +109,12 @@ class Computation {
   void Block(int64_t chunk, int64_t end, int64_t first_row, int64_t first_col) const {
     const int64_t last_row = std::min(left_.count(), first_row + block_rows_);
     const int64_t last_col = std::min(right_.count(), first_col + block_cols_);
-    for (int64_t k = chunk; k < end; k += kStretch) {
+    for (int64_t k = chunk; k < end; k += stretch_) {
       for (int64_t j = first_col; j < last_col; ++j) {
         for (int64_t i = first_row; i < last_row; ++i) {
           const bool below = (j + 1) * kernel_.cols <= i * kernel_.rows;
           if (p_.symmetric && below) break;  // and so are the next ones
-          Tile((k - chunk) / kStretch, k, std::min(kStretch, end - k), i, j);
+          Tile((k - chunk) / stretch_, k, std::min(stretch_, end - k), i, j);
         }
       }
     }
@@ -171,6 +171,7 @@ class Computation {
   const MicroKernel& kernel_;
   Panels left_, right_;
   int64_t block_rows_, block_cols_;  // in panels
+  const int64_t stretch_;
 };
 
 }  // namespace

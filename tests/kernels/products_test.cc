@@ -20,9 +20,9 @@ constexpr Precision kPrecisions[] = {Precision::kFloat32, Precision::kBFloat16};
 struct Shape {
   int64_t rows, cols, depth;
 };
-// Around the edges of tiles (6 x 16, 14 x 32), of vectors, of stretches (256) and of chunks (2048).
+// Around the edges of tiles (6 x 16, 14 x 32), of vectors, of stretches (256, 512) and of chunks (2048).
 constexpr Shape kShapes[] = {{1, 1, 1},    {1, 40, 3},    {13, 31, 2},    {14, 32, 256},  {15, 33, 257},
-                             {6, 16, 511}, {100, 7, 512}, {29, 65, 1000}, {17, 19, 2049}, {130, 300, 40}};
+                             {6, 16, 513}, {100, 7, 512}, {29, 65, 1000}, {17, 19, 2049}, {130, 300, 40}};
 
 // How operands lie: lines one after the other, or depths.
 enum class Lie : uint8_t { kLines, kDepths };
@@ -38,9 +38,9 @@ float ToBf16(float value) {
 float Element(Precision precision, const std::vector<float>& left, const std::vector<float>& right) {
   const auto depth = static_cast<int64_t>(left.size());
   float total = 0.0F;
-  for (int64_t stretch = 0; stretch < depth; stretch += kStretch) {
+  for (int64_t stretch = 0; stretch < depth; stretch += Stretch(precision)) {
     float sum = 0.0F;
-    const int64_t length = std::min(kStretch, depth - stretch);
+    const int64_t length = std::min(Stretch(precision), depth - stretch);
     for (int64_t i = 0; i < (length + 1) / 2 * 2; ++i) {
       const int64_t k = stretch + (precision == Precision::kBFloat16 ? i ^ 1 : i);
       if (k >= stretch + length) continue;

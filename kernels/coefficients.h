@@ -103,12 +103,30 @@ inline double Scale(ScaleRule rule, int64_t rows, int64_t cols) {
   return 1.0;
 }
 
+// Iteration `i` of the Gram form starts from the matrix anew.
+constexpr bool GramRestartsAt(int i) { return i % 3 == 2; }
+// How often the Gram form multiplies with the matrix: at restarts and at the end.
+constexpr int GramPasses(int iterations) {
+  int passes = 1;
+  for (int i = 1; i < iterations; ++i) passes += GramRestartsAt(i) ? 1 : 0;
+  return passes;
+}
+
 // Multiply-adds counted twice. Standard Newton-Schulz with symmetric products for XX^T and A*A:
 // per iteration l*s^2 + s^3 + 2*l*s^2, where s is the shorter and l the longer side.
 constexpr double NewtonSchulzFlops(int64_t rows, int64_t cols, int iterations) {
   const double s = static_cast<double>(std::min(rows, cols));
   const double l = static_cast<double>(std::max(rows, cols));
   return iterations * (3.0 * l * s * s + s * s * s);
+}
+
+// The same for the Gram form: X*X^T and Q*X each pass, and of symmetric products on the shorter side one an
+// iteration, and three in each that no restart follows.
+constexpr double GramNewtonSchulzFlops(int64_t rows, int64_t cols, int iterations) {
+  const double s = static_cast<double>(std::min(rows, cols));
+  const double l = static_cast<double>(std::max(rows, cols));
+  const int passes = GramPasses(iterations);
+  return 3.0 * passes * l * s * s + (iterations + 3.0 * (iterations - passes)) * s * s * s;
 }
 
 // Element-wise work is bound by memory, so it is priced in bytes: what one unit's step reads and

@@ -87,7 +87,25 @@ enum class Form : uint8_t {
 struct Method {
   Form form = Form::kStandard;
   Precision precision = Precision::kFloat32;
+
+  friend bool operator==(const Method&, const Method&) = default;
 };
+inline constexpr int kMethods = 4;
+constexpr int IndexOf(const Method& method) {
+  return 2 * static_cast<int>(method.form) + static_cast<int>(method.precision);
+}
+constexpr Method MethodAt(int index) {
+  return {static_cast<Form>(index / 2), static_cast<Precision>(index % 2)};
+}
+constexpr std::string_view Name(Form form) { return form == Form::kGram ? "gram" : "standard"; }
+constexpr std::string_view Name(Precision precision) {
+  return precision == Precision::kBFloat16 ? "bf16" : "fp32";
+}
+
+inline double NewtonSchulzFlops(const Method& method, int64_t rows, int64_t cols, int iterations) {
+  return method.form == Form::kGram ? GramNewtonSchulzFlops(rows, cols, iterations)
+                                    : NewtonSchulzFlops(rows, cols, iterations);
+}
 
 struct Optimizer {
   // MONA: G <- G + acceleration*(1-slow_beta)*(G - E), then E <- slow_beta*E + (1-slow_beta)*G of the raw,

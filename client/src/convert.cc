@@ -39,6 +39,7 @@ static_assert(int{DMUON_EPS_CLAMP} == int{v1::EPS_MODE_CLAMP});
 static_assert(int{DMUON_SCALE_SPECTRAL} == int{v1::SCALE_RULE_SPECTRAL});
 static_assert(int{DMUON_RESCALE_RMS} == int{v1::RESCALE_RMS});
 static_assert(int{DMUON_VARIANT_DION2} == int{v1::VARIANT_DION2});
+static_assert(int{DMUON_PRECISION_BF16} == int{v1::PRECISION_BF16});
 static_assert(int{DMUON_DECAY_CAUTIOUS} == int{v1::WEIGHT_DECAY_CAUTIOUS});
 static_assert(int{DMUON_MISSING_ZERO} == int{v1::MISSING_GRADIENT_ZERO});
 
@@ -68,6 +69,9 @@ absl::Status SetWords(const dmuon_group& group, v1::MuonOptions& muon) {
                                                       "dmuon_group.scale", kOwn));
   DMUON_ASSIGN_OR_RETURN(const auto rescale, Enumerator(group.rescale, v1::RESCALE_RMS,
                                                         "dmuon_group.rescale", kOwn));
+  DMUON_ASSIGN_OR_RETURN(const auto precision,
+                         Enumerator(group.precision, v1::PRECISION_BF16, "dmuon_group.precision"));
+  muon.set_precision(precision);
   muon.set_variant(variant);
   muon.set_momentum_form(form);
   muon.set_coefficients(coefficients);

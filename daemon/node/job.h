@@ -137,6 +137,7 @@ class Job {
   void Forget();
   void PublishPlan();
   void PublishSnapshot();
+  void CountNewtonSchulz(const NewtonSchulzWork& work);
   void CountStep(const absl::Status& status, const StepReport& report, double seconds);
   void CountTraffic();
   void CountWait(SessionId session, double seconds);

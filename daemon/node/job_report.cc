@@ -64,18 +64,28 @@ wire::StepAnswer Job::Answer() const {
   return {verdict.grad_norm, verdict.clip, newton_schulz_calls_, last_seconds_};
 }
 
+void Job::CountNewtonSchulz(const NewtonSchulzWork& work) {
+  Metrics& metrics = *environment_.metrics;
+  metrics.Increment(MetricId::kNewtonSchulzCalls, {job_id_}, static_cast<double>(work.calls));
+  metrics.Increment(MetricId::kNewtonSchulzIterations, {job_id_}, static_cast<double>(work.iterations));
+  metrics.Increment(MetricId::kNewtonSchulzRecomputed, {job_id_}, static_cast<double>(work.recomputed));
+  metrics.Increment(MetricId::kFlops, {job_id_}, work.flops);
+  for (int i = 0; i < kernels::kMethods; ++i) {
+    const kernels::Method method = kernels::MethodAt(i);
+    metrics.Increment(MetricId::kNewtonSchulzRuns,
+                      {job_id_, std::string(kernels::Name(method.form)), std::string(kernels::Name(method.precision))},
+                      static_cast<double>(work.by_method[static_cast<size_t>(i)]));
+  }
+}
+
 void Job::CountStep(const absl::Status& status, const StepReport& report, double seconds) {
   Metrics& metrics = *environment_.metrics;
   const bool skipped = status.ok() && report.verdict.skip;
   const char* result = !status.ok() ? "failed" : skipped ? "skipped" : "committed";
   metrics.Increment(MetricId::kSteps, {job_id_, result});
   // A step that broke after its update has done this work, and will not do it again.
-  newton_schulz_calls_ += report.newton_schulz_calls;
-  metrics.Increment(MetricId::kNewtonSchulzCalls, {job_id_},
-                    static_cast<double>(report.newton_schulz_calls));
-  metrics.Increment(MetricId::kNewtonSchulzIterations, {job_id_},
-                    static_cast<double>(report.newton_schulz_iterations));
-  metrics.Increment(MetricId::kFlops, {job_id_}, report.newton_schulz_flops);
+  newton_schulz_calls_ += report.newton_schulz.calls;
+  CountNewtonSchulz(report.newton_schulz);
   if (!status.ok()) {
     LogWarning("job ", job_id_, ": step ", report.step, " failed: ", status.message());
     return;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/plan/cost.h"
+#include "daemon/plan/methods.h"
 #include "daemon/plan/optimizers.h"
 #include "wire/error.h"
 
@@ -39,6 +40,7 @@ OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t no
     unit.bucket = planned.bucket();
     unit.group = job.tensors(static_cast<int>(unit.tensor)).group();
     unit.box = wire::FromProto(planned.box());
+    unit.method = plan::FromProto(planned.method());
     std::tie(unit.rows, unit.cols) = MatrixOf(unit.box);
     const auto elements = static_cast<size_t>(unit.box.elements());
     unit.weight.assign(elements, 0.0F);
@@ -134,18 +136,34 @@ OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSou
   return {v1::DTYPE_FLOAT32, std::as_bytes(std::span(partial_)).data()};
 }
 
-absl::StatusOr<double> OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip) {
+absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
+  kernels::Method method = units_[i].method;
+  absl::Status status = Orthogonalize(i, method, hyper, clip, work);
+  if (status.code() == absl::StatusCode::kAborted) {
+    ++work.recomputed;
+    method.form = kernels::Form::kStandard;
+    status = Orthogonalize(i, method, hyper, clip, work);
+  }
+  if (status.ok()) {
+    ++work.calls;
+    return status;
+  }
+  return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
+                     absl::StrCat("tensor '", job_->tensors(static_cast<int>(units_[i].tensor)).name(),
+                                  "': ", status.message()));
+}
+
+absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Method& method, const kernels::Hyper& hyper,
+                                       double clip, NewtonSchulzWork& work) {
   OwnedUnit& unit = units_[i];
+  const kernels::NewtonSchulz& newton_schulz = optimizer(i).newton_schulz;
   update_.resize(unit.weight.size());
   const kernels::MatrixView direction =
       backend_->Direction(optimizer(i), hyper, clip, unit.gradient, StateOf(unit), update_);
-  const absl::Status status = backend_->Orthogonalize(optimizer(i).newton_schulz, {}, direction, scratch_);
-  if (status.ok()) {
-    return kernels::NewtonSchulzFlops(direction.rows, direction.cols, optimizer(i).newton_schulz.iterations);
-  }
-  return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
-                     absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),
-                                  "': ", status.message()));
+  ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
+  work.iterations += static_cast<uint64_t>(newton_schulz.iterations);
+  work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, newton_schulz.iterations);
+  return backend_->Orthogonalize(newton_schulz, method, direction, scratch_);
 }
 
 void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/node/gradient_sources.h"
 #include "daemon/node/messages.h"
+#include "daemon/node/step_report.h"
 #include "daemon/node/worker_boxes.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
@@ -39,6 +40,7 @@ struct OwnedUnit {
   wire::Box box;
   int64_t rows = 0;  // as a matrix; of element-wise units 1 x elements
   int64_t cols = 0;
+  kernels::Method method;  // of matrices
   std::vector<float> weight;
   std::vector<std::vector<float>> state;  // of the optimizer, in the order of kernels::StateTensors
   std::vector<float> gradient;  // staging: the collected gradient of the step in flight
@@ -82,8 +84,8 @@ class OwnedState {
   void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
 
   // The update direction, orthogonalised, into the slot's scratch. No state changes. Only for units
-  // of matrix optimizers. Returns the floating-point operations of Newton-Schulz.
-  absl::StatusOr<double> Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip);
+  // of matrix optimizers. `work` counts it. A Gram form that diverged is computed again in the standard form.
+  absl::Status Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work);
 
   // Weight decay, weight, momentum and update count, together.
   void Apply(size_t i, const kernels::Hyper& hyper, double clip);
@@ -103,6 +105,8 @@ class OwnedState {
   }
 
  private:
+  absl::Status Orthogonalize(size_t i, const kernels::Method& method, const kernels::Hyper& hyper, double clip,
+                             NewtonSchulzWork& work);
   // The unit's buffers as the backend takes them.
   kernels::UnitState StateOf(OwnedUnit& unit) const;
   void Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype, const std::byte* from) const;

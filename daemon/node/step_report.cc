@@ -7,6 +7,14 @@
 
 namespace dmuon::node {
 
+void NewtonSchulzWork::Add(const NewtonSchulzWork& other) {
+  calls += other.calls;
+  iterations += other.iterations;
+  flops += other.flops;
+  recomputed += other.recomputed;
+  for (size_t i = 0; i < by_method.size(); ++i) by_method[i] += other.by_method[i];
+}
+
 absl::Status RunSlots(SlotThreads& slots, StepReport& report,
                       const std::function<void(size_t, SlotWork&)>& work) {
   std::vector<SlotWork> done(slots.size());
@@ -14,9 +22,7 @@ absl::Status RunSlots(SlotThreads& slots, StepReport& report,
   absl::Status first;
   for (const SlotWork& slot : done) {
     first.Update(slot.status);
-    report.newton_schulz_calls += slot.calls;
-    report.newton_schulz_iterations += slot.iterations;
-    report.newton_schulz_flops += slot.flops;
+    report.newton_schulz.Add(slot.newton_schulz);
     for (size_t stage = 0; stage < slot.seconds.size(); ++stage) {
       report.stage_seconds[stage] += slot.seconds[stage] / static_cast<double>(done.size());
     }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/node/slot_threads.h"
+#include "kernels/optimizer.h"
 
 namespace dmuon::node {
 
@@ -29,13 +30,22 @@ struct Verdict {
   double clip = 1.0;
 };
 
+// What Newton-Schulz did.
+struct NewtonSchulzWork {
+  uint64_t calls = 0;  // matrices
+  uint64_t iterations = 0;
+  double flops = 0.0;
+  std::array<uint64_t, kernels::kMethods> by_method{};  // runs, by kernels::IndexOf
+  uint64_t recomputed = 0;                              // of these, once more in the standard form
+
+  void Add(const NewtonSchulzWork& other);
+};
+
 // What a step did.
 struct StepReport {
   uint64_t step = 0;
   Verdict verdict;
-  uint64_t newton_schulz_calls = 0;       // in this step, on this node
-  uint64_t newton_schulz_iterations = 0;  // in this step, on this node
-  double newton_schulz_flops = 0.0;
+  NewtonSchulzWork newton_schulz;  // in this step, on this node
   uint64_t buckets = 0;        // of gradients that this node sends or sums
   uint64_t buckets_ahead = 0;  // of these, done before the step was called for
   uint64_t buckets_again = 0;  // done before it in vain: gradients were submitted again
@@ -46,9 +56,7 @@ struct StepReport {
 // What one slot reports of its part of a step.
 struct SlotWork {
   StageSeconds seconds{};
-  uint64_t calls = 0;
-  uint64_t iterations = 0;
-  double flops = 0.0;
+  NewtonSchulzWork newton_schulz;
   absl::Status status;
 };
 

@@ -104,12 +104,8 @@ void StepPipeline::Update(size_t slot, const Hypers& hypers, double clip, uint64
     const OwnedUnit& unit = state.unit(i);
     if (!reduction_.skipped(unit.tensor)) {
       if (state.is_matrix(i)) {
-        const absl::StatusOr<double> flops = state.Orthogonalize(i, hypers[unit.group], clip);
-        work.status = flops.status();
-        if (!flops.ok()) return;
-        ++work.calls;
-        work.iterations += static_cast<uint64_t>(state.optimizer(i).newton_schulz.iterations);
-        work.flops += *flops;
+        work.status = state.Orthogonalize(i, hypers[unit.group], clip, work.newton_schulz);
+        if (!work.status.ok()) return;
         timer.Charge(Stage::kOrthogonalize);
       }
       state.Apply(i, hypers[unit.group], clip);

@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/plan/cost.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
+#include "daemon/plan/methods.h"
 #include "daemon/plan/optimizers.h"
 #include "kernels/coefficients.h"
 
@@ -32,13 +31,6 @@ int64_t StateElements(const kernels::Optimizer& optimizer, const Matrix& matrix)
   return elements;
 }
 
-// Of what is orthogonalised: all, or the selected lines of the shorter side.
-double Flops(const kernels::Optimizer& optimizer, Matrix matrix) {
-  int64_t& shorter = matrix.rows <= matrix.cols ? matrix.rows : matrix.cols;
-  shorter = std::max<int64_t>(1, std::llround(std::ceil(optimizer.selected * static_cast<double>(shorter))));
-  return kernels::NewtonSchulzFlops(matrix.rows, matrix.cols, optimizer.newton_schulz.iterations);
-}
-
 }  // namespace
 
 double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed) {
@@ -46,7 +38,11 @@ double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed
   const Matrix matrix = MatrixOf(box);
   double seconds = speed.seconds_per_unit +
                    kernels::ElementwiseBytes(box.elements(), StateElements(optimizer, matrix)) / speed.bytes_per_second;
-  if (optimizer.needs_whole_matrix()) seconds += Flops(optimizer, matrix) / speed.flops_per_second;
+  if (optimizer.needs_whole_matrix()) {
+    const auto [rows, cols] = OrthogonalizedShape(optimizer, box);
+    seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, box), rows, cols, optimizer.newton_schulz.iterations) /
+               speed.flops_per_second;
+  }
   return seconds;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
 #include "daemon/plan/cost.h"
+#include "daemon/plan/methods.h"
 #include "daemon/plan/ownership.h"
 #include "daemon/plan/routes.h"
 #include "daemon/plan/units.h"
@@ -54,7 +55,7 @@ const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
   return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
 }
 
-void AddUnits(std::span<const Unit> units, std::span<const double> prices,
+void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<const double> prices,
               std::span<const v1::Slot> slots, const Assignment& assignment, v1::Plan& plan) {
   plan.mutable_units()->Reserve(static_cast<int>(units.size()));
   for (size_t i = 0; i < units.size(); ++i) {
@@ -63,6 +64,9 @@ void AddUnits(std::span<const Unit> units, std::span<const double> prices,
     *unit.mutable_box() = wire::ToProto(units[i].box);
     *unit.add_owners() = slots[assignment.slot_of[i]];
     unit.set_cost_seconds(prices[i]);
+    if (const v1::Group& group = GroupOf(job, units[i]); group.has_muon()) {
+      *unit.mutable_method() = ToProto(ChooseMethod(group, units[i].box));
+    }
   }
 }
 
@@ -206,7 +210,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     problem.seconds_per_wire_byte = kSecondsPerWireByte;
   }
   DMUON_ASSIGN_OR_RETURN(const Assignment assignment, AssignWithinMemory(problem));
-  AddUnits(units, prices, slots, assignment, plan);
+  AddUnits(job, units, prices, slots, assignment, plan);
   AssignBuckets(plan);
   plan.set_makespan_seconds(assignment.makespan);
   plan.set_lower_bound_seconds(assignment.lower_bound);

@@ -79,7 +79,7 @@ class Run {
         Multiply(factor, poly, 1.0, q.a, factor, next);
         std::swap(factor, next);
       }
-      fresh = i + 1 == newton_schulz_.iterations || RestartsAt(i + 1);
+      fresh = i + 1 == newton_schulz_.iterations || GramRestartsAt(i + 1);
       if (fresh) {
         const double mean = TakeMeanEigenvalue(factor);
         MultiplyMatrix(factor, mean);
@@ -144,12 +144,6 @@ class Run {
   const int64_t s_, l_;
   MatrixView from_, to_;
 };
-
-int GramPasses(int iterations) {
-  int passes = 1;
-  for (int i = 1; i < iterations; ++i) passes += RestartsAt(i) ? 1 : 0;
-  return passes;
-}
 
 }  // namespace
 

@@ -20,9 +20,6 @@
 
 namespace dmuon::kernels {
 
-// Iteration `i` of the Gram form takes R from X anew.
-constexpr bool RestartsAt(int i) { return i % 3 == 2; }
-
 // Takes the first buffers of `scratch`: rows*cols floats, 2 (standard) or 4 (gram) of min(rows, cols)^2,
 // and the panels of a product (products.h).
 //

@@ -53,6 +53,7 @@ absl::Status ValidateMuon(const v1::MuonOptions& muon, const std::string& what) 
       {"scale", muon.scale(), v1::ScaleRule_IsValid(muon.scale())},
       {"rescale", muon.rescale(), v1::Rescale_IsValid(muon.rescale())},
       {"weight_decay", muon.weight_decay(), v1::WeightDecay_IsValid(muon.weight_decay())},
+      {"precision", muon.precision(), v1::Precision_IsValid(muon.precision())},
   };
   for (const auto& word : words) {
     if (word.known) continue;

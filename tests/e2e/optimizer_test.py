@@ -143,8 +143,13 @@ def test_counter_of_newton_schulz_is_the_daemons_own(make, daemon, job):
     model, opt = make()
     for step in range(3):
         run_step(model, opt, step)
-    (line,) = [x for x in daemon.metrics().splitlines() if x.startswith("dmuon_newton_schulz_calls_total{") and f'"{job}"' in x]
-    assert float(line.split()[-1]) == opt.result.newton_schulz_calls == 3 * trainers.Small.MATRICES
+    lines = [x for x in daemon.metrics().splitlines() if f'job_id="{job}"' in x]
+    (calls,) = [float(x.split()[-1]) for x in lines if x.startswith("dmuon_newton_schulz_calls_total{")]
+    assert calls == opt.result.newton_schulz_calls == 3 * trainers.Small.MATRICES
+    # None of the matrices is a square: all run in the form that does less for those.
+    runs = [x for x in lines if x.startswith("dmuon_newton_schulz_runs_total{") and not x.endswith(" 0")]
+    assert len(runs) == 1 and 'form="gram"' in runs[0] and 'precision="fp32"' in runs[0]
+    assert float(runs[0].split()[-1]) == calls
 
 
 class Rows(Dataset):

@@ -108,6 +108,7 @@ typedef enum dmuon_variant {
   DMUON_VARIANT_MONA = 6,           /* arXiv 2605.26842 */
   DMUON_VARIANT_DION2 = 7           /* arXiv 2512.16928 */
 } dmuon_variant_t;
+typedef enum dmuon_precision { DMUON_PRECISION_FP32 = 1, DMUON_PRECISION_BF16 = 2 } dmuon_precision_t;
 typedef enum dmuon_weight_decay {
   DMUON_DECAY_DECOUPLED = 1,
   DMUON_DECAY_CAUTIOUS = 2          /* only where weight and update have one sign; arXiv 2510.12402 */
@@ -160,12 +161,13 @@ typedef struct dmuon_group {
   double acceleration;          /* of MONA; 0: -1 / (2 * (1 - slow_beta)) */
   dmuon_rescale_t rescale;
   double rms;                   /* of DMUON_RESCALE_RMS; > 0 */
+  dmuon_precision_t precision;  /* of Newton-Schulz */
 } dmuon_group;
 #define DMUON_GROUP_INIT                                                                          \
   {                                                                                               \
     sizeof(dmuon_group), NULL, DMUON_MUON, DMUON_MOMENTUM_DEFAULT, -1, DMUON_COEFFICIENTS_DEFAULT, 0, \
         DMUON_EPS_DEFAULT, -1.0, DMUON_SCALE_DEFAULT, 1e-8, DMUON_VARIANT_MUON, DMUON_DECAY_DECOUPLED, \
-        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0                                    \
+        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0, DMUON_PRECISION_FP32              \
   }
 
 /* A piece of a tensor; `ndim` entries of each array count. */

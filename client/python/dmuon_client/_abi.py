@@ -79,6 +79,10 @@ DMUON_VARIANT_MUON2_FACTORED = 5
 DMUON_VARIANT_MONA = 6
 DMUON_VARIANT_DION2 = 7
 
+# dmuon_precision
+DMUON_PRECISION_FP32 = 1
+DMUON_PRECISION_BF16 = 2
+
 # dmuon_weight_decay
 DMUON_DECAY_DECOUPLED = 1
 DMUON_DECAY_CAUTIOUS = 2
@@ -125,6 +129,7 @@ class dmuon_group(ctypes.Structure):
         ("acceleration", c_double),
         ("rescale", c_int32),
         ("rms", c_double),
+        ("precision", c_int32),
     ]
 
 
@@ -134,7 +139,8 @@ DMUON_GROUP_INIT = {
     "coefficients": DMUON_COEFFICIENTS_DEFAULT, "iterations": 0, "eps_mode": DMUON_EPS_DEFAULT,
     "newton_schulz_eps": -1.0, "scale": DMUON_SCALE_DEFAULT, "adamw_eps": 1e-8, "variant": DMUON_VARIANT_MUON,
     "weight_decay": DMUON_DECAY_DECOUPLED, "second_moment_eps": -1.0, "sign": -1, "selected": -1.0,
-    "slow_beta": -1.0, "acceleration": 0.0, "rescale": DMUON_RESCALE_DEFAULT, "rms": -1.0}
+    "slow_beta": -1.0, "acceleration": 0.0, "rescale": DMUON_RESCALE_DEFAULT, "rms": -1.0,
+    "precision": DMUON_PRECISION_FP32}
 
 
 class dmuon_box(ctypes.Structure):

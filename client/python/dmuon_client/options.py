@@ -26,6 +26,7 @@ SCALES = {
     "match_rms_adamw": _abi.DMUON_SCALE_MATCH_RMS_ADAMW,
     "spectral": _abi.DMUON_SCALE_SPECTRAL,
 }
+PRECISIONS = {"fp32": _abi.DMUON_PRECISION_FP32, "bf16": _abi.DMUON_PRECISION_BF16}
 RESCALES = {"keep_norm": _abi.DMUON_RESCALE_KEEP_NORM, "rms": _abi.DMUON_RESCALE_RMS}
 MISSING = {
     "error": _abi.DMUON_MISSING_ERROR,
@@ -111,6 +112,7 @@ class Options:
     eps_mode: str | None = None  # norm of the input: "none" |X|, "add" |X| + ns_eps, "clamp" max
     ns_eps: float | None = None
     scale: str | None = None  # "match_rms_adamw" lets one lr serve both optimizers
+    precision: str = "fp32"  # of Newton-Schulz's operands: "bf16" is up to twice as fast, and errs by 1e-2 instead of 1e-5
     cautious: bool = False  # weight decay only where the update shrinks the weight; of AdamW's tensors too
     second_moment_eps: float | None = None  # added to the root of the second moment
     sign: bool | None = None  # orthogonalize the sign of the momentum ("adamuon")
@@ -166,7 +168,7 @@ class Options:
             "rescale": RESCALES.get(self.rescale), "newton_schulz_eps": self.ns_eps,
             **{name: getattr(self, name) for name in ("nesterov", "iterations", "second_moment_eps", "sign", "selected",
                                                       "slow_beta", "acceleration", "rms")}}
-        return fields | {"variant": VARIANTS[self.variant].code} | {
+        return fields | {"variant": VARIANTS[self.variant].code, "precision": PRECISIONS[self.precision]} | {
             name: value for name, value in chosen.items() if value is not None}
 
     def validate(self) -> None:
@@ -176,6 +178,7 @@ class Options:
         check_number("momentum", self.momentum, 0.0, 1.0)
         self.adamw.validate()
         _check_word("missing_gradient", self.missing_gradient, MISSING)
+        _check_word("precision", self.precision, PRECISIONS)
         self._validate_stages()
         check_number("timeout", self.timeout, 0.001, 2_000_000)
         check_number("connect_timeout", self.connect_timeout, 0.001, 2_000_000)

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/plan/methods.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "daemon/plan/optimizers.h"
+#include "kernels/coefficients.h"
+
+namespace dmuon::plan {
+
+MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box) {
+  MatrixShape shape{box.length[0], box.elements() / box.length[0]};
+  int64_t& shorter = shape.rows <= shape.cols ? shape.rows : shape.cols;
+  const double selected = std::ceil(optimizer.selected * static_cast<double>(shorter));
+  shorter = std::max<int64_t>(1, static_cast<int64_t>(selected));
+  return shape;
+}
+
+kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box) {
+  constexpr double kWorthIt = 0.95;
+  const kernels::Optimizer optimizer = ToOptimizer(group);
+  const auto [rows, cols] = OrthogonalizedShape(optimizer, box);
+  const int iterations = optimizer.newton_schulz.iterations;
+  const bool gram = kernels::GramNewtonSchulzFlops(rows, cols, iterations) <
+                    kWorthIt * kernels::NewtonSchulzFlops(rows, cols, iterations);
+  return {gram ? kernels::Form::kGram : kernels::Form::kStandard,
+          group.muon().precision() == v1::PRECISION_BF16 ? kernels::Precision::kBFloat16
+                                                         : kernels::Precision::kFloat32};
+}
+
+v1::Method ToProto(const kernels::Method& method) {
+  v1::Method out;
+  out.set_form(method.form == kernels::Form::kGram ? v1::FORM_GRAM : v1::FORM_STANDARD);
+  out.set_precision(method.precision == kernels::Precision::kBFloat16 ? v1::PRECISION_BF16 : v1::PRECISION_FP32);
+  return out;
+}
+
+kernels::Method FromProto(const v1::Method& method) {
+  return {method.form() == v1::FORM_GRAM ? kernels::Form::kGram : kernels::Form::kStandard,
+          method.precision() == v1::PRECISION_BF16 ? kernels::Precision::kBFloat16 : kernels::Precision::kFloat32};
+}
+
+}  // namespace dmuon::plan

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How each matrix is orthogonalised. The choice is part of the plan, so all owners of a matrix agree on its bits.
+#pragma once
+
+#include "dmuon/v1/tensor.pb.h"
+#include "kernels/optimizer.h"
+#include "wire/box.h"
+
+namespace dmuon::plan {
+
+// What Newton-Schulz works on: the unit as a matrix, or as many lines of its shorter side as the optimizer
+// selects.
+struct MatrixShape {
+  int64_t rows, cols;
+};
+MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box);
+
+// By operation counts: the Gram form where it saves a twentieth or more, at the precision that the group asks
+// for. Only for groups that orthogonalise.
+kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box);
+
+v1::Method ToProto(const kernels::Method& method);
+// Unspecified parts are standard and fp32.
+kernels::Method FromProto(const v1::Method& method);
+
+}  // namespace dmuon::plan

@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The arithmetic of a step: matrices in, matrices out. A backend knows no network, keeps no state
-// between calls and starts no threads but those of its BLAS.
+// between calls and starts no threads but the teams of its products.
 //
 // All matrices are row-major, contiguous fp32. A call works on one unit: a whole matrix for
 // optimizers that orthogonalise, any run of elements for element-wise ones. Buffers of one call
 // must not overlap unless the comment says so.
 //
 // Threads: a Backend may be used from several threads at once; each thread brings its own Scratch
-// and calls `BindThread` once before its first other call. The bits of a result depend on the
-// input and the machine, not on the number of threads or on what other threads do.
+// and calls `BindThread` once before its first other call. The bits of a result do not depend on the number
+// of threads or on what other threads do.
 #pragma once
 
 #include <cstddef>
@@ -131,7 +131,7 @@ class Backend {
                      std::span<float> update, UnitState& state) = 0;
 };
 
-// "reference": plain loops in double, the judge. "cpu": BLAS with symmetric products.
+// "reference": plain loops in double, the judge. "cpu": products in blocks, symmetric ones by half.
 // INVALID_ARGUMENT listing the names when `name` is none of them.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name);
 

@@ -194,6 +194,10 @@ constexpr Optimizer Dion2() {
   return row;
 }
 
+struct MatrixShape {
+  int64_t rows, cols;
+};
+
 // A buffer of an optimizer's state beside the weight, by the name that it is saved under.
 struct StateTensor {
   std::string_view name;

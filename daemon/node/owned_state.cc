@@ -13,16 +13,6 @@
 #include "wire/error.h"
 
 namespace dmuon::node {
-namespace {
-
-// A box of the tensor seen as a matrix: rows of the first dimension, all else in a row.
-std::pair<int64_t, int64_t> MatrixOf(const wire::Box& box) {
-  const int64_t rows = box.ndim > 0 ? box.length[0] : 1;
-  return {rows, rows == 0 ? 0 : box.elements() / rows};
-}
-
-}  // namespace
-
 kernels::Hyper ToHyper(const v1::Hyper& hyper) {
   return {hyper.lr(), hyper.weight_decay(), hyper.momentum(), hyper.beta2()};
 }
@@ -41,7 +31,9 @@ OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t no
     unit.group = job.tensors(static_cast<int>(unit.tensor)).group();
     unit.box = wire::FromProto(planned.box());
     unit.method = plan::FromProto(planned.method());
-    std::tie(unit.rows, unit.cols) = MatrixOf(unit.box);
+    const kernels::MatrixShape matrix = plan::MatrixOf(unit.box);
+    unit.rows = matrix.rows;
+    unit.cols = matrix.cols;
     const auto elements = static_cast<size_t>(unit.box.elements());
     unit.weight.assign(elements, 0.0F);
     unit.gradient.assign(elements, 0.0F);

@@ -13,17 +13,8 @@ namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
 
-struct Matrix {
-  int64_t rows, cols;
-};
-
-Matrix MatrixOf(const wire::Box& box) {
-  const int64_t rows = box.ndim == 0 ? 1 : box.length[0];
-  return {rows, box.elements() / rows};
-}
-
 // Elements of optimizer state beside the weight.
-int64_t StateElements(const kernels::Optimizer& optimizer, const Matrix& matrix) {
+int64_t StateElements(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix) {
   int64_t elements = 0;
   for (const kernels::StateTensor& tensor : kernels::StateTensors(optimizer, matrix.rows, matrix.cols)) {
     elements += tensor.rows * tensor.cols;
@@ -35,7 +26,7 @@ int64_t StateElements(const kernels::Optimizer& optimizer, const Matrix& matrix)
 
 double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed) {
   const kernels::Optimizer optimizer = ToOptimizer(group);
-  const Matrix matrix = MatrixOf(box);
+  const kernels::MatrixShape matrix = MatrixOf(box);
   double seconds = speed.seconds_per_unit +
                    kernels::ElementwiseBytes(box.elements(), StateElements(optimizer, matrix)) / speed.bytes_per_second;
   if (optimizer.needs_whole_matrix()) {

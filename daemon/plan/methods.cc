@@ -12,8 +12,13 @@
 
 namespace dmuon::plan {
 
-MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box) {
-  MatrixShape shape{box.length[0], box.elements() / box.length[0]};
+kernels::MatrixShape MatrixOf(const wire::Box& box) {
+  const int64_t rows = box.ndim > 0 ? box.length[0] : 1;
+  return {rows, rows == 0 ? 0 : box.elements() / rows};
+}
+
+kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box) {
+  kernels::MatrixShape shape = MatrixOf(box);
   int64_t& shorter = shape.rows <= shape.cols ? shape.rows : shape.cols;
   const double selected = std::ceil(optimizer.selected * static_cast<double>(shorter));
   shorter = std::max<int64_t>(1, static_cast<int64_t>(selected));

@@ -10,12 +10,12 @@
 
 namespace dmuon::plan {
 
+// A box as a matrix: rows of the first dimension, all else in a row. A scalar is 1 x 1.
+kernels::MatrixShape MatrixOf(const wire::Box& box);
+
 // What Newton-Schulz works on: the unit as a matrix, or as many lines of its shorter side as the optimizer
 // selects.
-struct MatrixShape {
-  int64_t rows, cols;
-};
-MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box);
+kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box);
 
 // By operation counts: the Gram form where it saves a twentieth or more, at the precision that the group asks
 // for. Only for groups that orthogonalise.

@@ -9,9 +9,9 @@
 
 namespace dmuon::kernels {
 
-// The supported CPU path: matrix products by OpenBLAS (products.h), element-wise work in loops that
-// the compiler vectorises (elementwise.h). Its results do not depend on the number of threads that
-// BindThread grants. Holds no state; the first call in a process prepares the BLAS library.
+// The supported CPU path: products of our own (products.h), element-wise work in loops that the compiler
+// vectorises (stages.h, elementwise.h). Its results do not depend on the number of threads that BindThread
+// grants. Holds no state.
 std::unique_ptr<Backend> MakeCpuBackend();
 
 }  // namespace dmuon::kernels

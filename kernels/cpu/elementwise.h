@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Casts, sums and factors in fp32; the stages of optimizers are in stages.h. Each element is computed in double and rounded once, so a result
-// does not depend on where in a span the element lies, on the vector width of the machine, or on
-// how a tensor was cut into boxes. These loops are bound by memory; double costs little.
+// Casts, sums and factors; the stages of optimizers are in stages.h. But for Dot and AddMultiple, each
+// element is computed in double and rounded once, so a result does not depend on where in a span the element
+// lies, on the vector width of the machine, or on how a tensor was cut into boxes. These loops are bound by
+// memory; double costs little.
 //
 // Spans of one call have the same length. They do not overlap, but for `from` and `to` of
 // MultiplyFloat, which may be the same.

@@ -8,9 +8,10 @@
 // `Isa` has, beside the sizes that are used below:
 //   Vector              kLanes units of 32 bits: a fp32 number, or two bf16 of successive depths
 //   Sum                 kLanes fp32 numbers
-//   AlongDepth(from)                  units of one line from its contiguous elements
-//   AlongLines(from, depth_stride, u) unit u of kLanes lines, contiguous for each depth
-//   Transpose(v)                              kLanes vectors as a matrix
+//   AlongDepth(from)    units of one line from its contiguous elements
+//   AlongLines(from, depth_stride, u)
+//                       unit u of kLanes lines, contiguous for each depth
+//   Transpose(v)        kLanes vectors as a matrix
 //   Load, Store, Zero, Broadcast, MultiplyAdd and the other moves and sums that are used below
 #pragma once
 

@@ -37,8 +37,8 @@ class Run {
  public:
   Run(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x, Scratch& scratch)
       : newton_schulz_(newton_schulz), kernel_(*MicroKernels(method.precision).front()),
-        square_kernel_(method.form == Form::kGram ? *MicroKernels(Precision::kFloat32).front() : kernel_), scratch_(scratch),
-        wide_(x.rows <= x.cols), s_(std::min(x.rows, x.cols)), l_(std::max(x.rows, x.cols)), from_(x), to_(x) {
+        square_kernel_(method.form == Form::kGram ? *MicroKernels(Precision::kFloat32).front() : kernel_),
+        scratch_(scratch), wide_(x.rows <= x.cols), s_(std::min(x.rows, x.cols)), l_(std::max(x.rows, x.cols)), from_(x), to_(x) {
     to_.data = scratch.Get(kOther, Elements()).data();
   }
 

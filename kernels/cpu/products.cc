@@ -132,7 +132,8 @@ class Computation {
       return;
     }
     alignas(64) float sums[kLargestTile];
-    kernel_.multiply(depth, left, right, {.out = sums, .stride = kernel_.cols, .alpha = 1.0F, .base = nullptr, .beta = 0.0F});
+    kernel_.multiply(depth, left, right,
+                     {.out = sums, .stride = kernel_.cols, .alpha = 1.0F, .base = nullptr, .beta = 0.0F});
     for (int64_t r = 0; r < std::min(kernel_.rows, p_.rows - row); ++r) {
       const int64_t from = p_.symmetric ? std::max(col, row + r) : col;
       const int64_t count = std::min(col + kernel_.cols, p_.cols) - from;

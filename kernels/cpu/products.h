@@ -4,9 +4,9 @@
 // Matrix products for Newton-Schulz: out = alpha * left * right^T + beta * base.
 //
 // Depth is cut into stretches of one length. An element is a chain of fused multiply-adds within a
-// stretch (micro_kernels.h); beta * base and alpha * each stretch are added up in order. So its bits depend on the operands and
-// the precision alone: not on the CPU, the number of threads, or where in the matrix it lies. Of a
-// symmetric result only tiles that touch the upper triangle are computed; the rest is mirrored.
+// stretch (micro_kernels.h); beta * base and alpha * each stretch are added up in order. So its bits depend on
+// the operands and the precision alone: not on the CPU, the number of threads, or where in the matrix it lies.
+// Of a symmetric result only tiles that touch the upper triangle are computed; the rest is mirrored.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 namespace dmuon::kernels {
 
 // reference.h behind the fp32 interface: every call widens its input to double, computes, and
-// rounds the result once. For tests and for settling arguments; no BLAS, no threads, allocates as
+// rounds the result once. For tests and for settling arguments; no threads, allocates as
 // it likes.
 std::unique_ptr<Backend> MakeReferenceBackend();
 

@@ -16,10 +16,6 @@
 
 namespace dmuon::kernels {
 
-struct MatrixShape {
-  int64_t rows, cols;
-};
-
 // As Backend::Direction. T is float or double.
 template <typename T>
 MatrixShape MakeDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,

@@ -71,7 +71,7 @@ class Unit {
   Scratch scratch_;
 };
 
-// A test that runs over every backend, with one BLAS thread.
+// A test that runs over every backend, with a team of one.
 class BackendTest : public testing::TestWithParam<const char*> {
  protected:
   BackendTest() : backend_(MustMake(GetParam())) { backend_->BindThread(1); }

@@ -9,8 +9,10 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "kernels/coefficients.h"
 #include "tests/support/model_shapes.h"
 #include "wire/error.h"
 
@@ -253,6 +255,29 @@ TEST(OwnershipStabilityTest, NothingMovesWhenNothingChanges) {
   }
 }
 
+// Prices of a model's matrices, and how many in a hundred may move beside what must.
+struct Priced {
+  std::vector<double> costs;
+  size_t leaving, joining;
+};
+
+// As if all were orthogonalised in the standard form, and as plans price them. The latter are less commensurable:
+// for GPT-2 on one slot a node an exact search finds 4 and 12 moves where this one makes 6 and 15 (2026-11-30).
+std::vector<Priced> PricesOf(const ModelShapes& model) {
+  constexpr SlotSpeed kSpeed;
+  std::vector<double> standard;
+  for (int layer = 0; layer < model.layers; ++layer) {
+    for (const MatrixShape& shape : model.layer) {
+      const int64_t elements = shape.rows * shape.cols;
+      const double seconds = kernels::NewtonSchulzFlops(shape.rows, shape.cols, 5) / kSpeed.flops_per_second +
+                             kernels::ElementwiseBytes(elements, elements) / kSpeed.bytes_per_second +
+                             kSpeed.seconds_per_unit;
+      standard.insert(standard.end(), static_cast<size_t>(shape.copies), seconds);
+    }
+  }
+  return {{std::move(standard), 10, 30}, {MatrixSeconds(model), 15, 33}};
+}
+
 // A plan for 7 nodes made from one for 8 and back, for each public model.
 class OwnershipNodeChangeTest : public testing::TestWithParam<uint32_t> {};
 
@@ -261,16 +286,17 @@ TEST_P(OwnershipNodeChangeTest, LittleMovesBesidesWhatALeavingNodeOwned) {
   const std::vector<uint32_t> seven(7, GetParam());
   for (const ModelShapes& model : PublicModels()) {
     SCOPED_TRACE(model.name);
-    const std::vector<double> costs = MatrixSeconds(model);
-    std::vector<size_t> previous = Assigned({.costs = costs, .slots_per_node = eight}).slot_of;
-    for (size_t& slot : previous) slot = slot < 7 * GetParam() ? slot : kNoSlot;
-    const auto lost = std::count(previous.begin(), previous.end(), kNoSlot);
-    const double afresh = Assigned({.costs = costs, .slots_per_node = seven}).makespan;
-    const Assignment left =
-        Assigned({.costs = costs, .slots_per_node = seven, .previous = previous});
-    EXPECT_LE(left.makespan, (1 + kStaySlack) * afresh);
-    EXPECT_GE(Stayed(previous, left.slot_of) + static_cast<size_t>(lost) + costs.size() * 15 / 100,
-              costs.size());
+    for (const auto& [costs, may_move, joining] : PricesOf(model)) {
+      std::vector<size_t> previous = Assigned({.costs = costs, .slots_per_node = eight}).slot_of;
+      for (size_t& slot : previous) slot = slot < 7 * GetParam() ? slot : kNoSlot;
+      const auto lost = std::count(previous.begin(), previous.end(), kNoSlot);
+      const double afresh = Assigned({.costs = costs, .slots_per_node = seven}).makespan;
+      const Assignment left =
+          Assigned({.costs = costs, .slots_per_node = seven, .previous = previous});
+      EXPECT_LE(left.makespan, (1 + kStaySlack) * afresh);
+      EXPECT_GE(Stayed(previous, left.slot_of) + static_cast<size_t>(lost) + costs.size() * may_move / 100,
+                costs.size());
+    }
   }
 }
 
@@ -279,16 +305,17 @@ TEST_P(OwnershipNodeChangeTest, ANodeThatJoinsTakesFewFromTheOthers) {
   const std::vector<uint32_t> seven(7, GetParam());
   for (const ModelShapes& model : PublicModels()) {
     SCOPED_TRACE(model.name);
-    const std::vector<double> costs = MatrixSeconds(model);
-    const std::vector<size_t> previous =
-        Assigned({.costs = costs, .slots_per_node = seven}).slot_of;
-    const double afresh = Assigned({.costs = costs, .slots_per_node = eight}).makespan;
-    const Assignment joined =
-        Assigned({.costs = costs, .slots_per_node = eight, .previous = previous});
-    EXPECT_LE(joined.makespan, (1 + kStaySlack) * afresh);
-    // An eighth would have to move if units could be cut.
-    EXPECT_GE(Stayed(previous, joined.slot_of) + costs.size() / 3, costs.size())
-        << costs.size() - Stayed(previous, joined.slot_of);
+    for (const auto& [costs, leaving, may_move] : PricesOf(model)) {
+      const std::vector<size_t> previous =
+          Assigned({.costs = costs, .slots_per_node = seven}).slot_of;
+      const double afresh = Assigned({.costs = costs, .slots_per_node = eight}).makespan;
+      const Assignment joined =
+          Assigned({.costs = costs, .slots_per_node = eight, .previous = previous});
+      EXPECT_LE(joined.makespan, (1 + kStaySlack) * afresh);
+      // An eighth would have to move if units could be cut.
+      EXPECT_GE(Stayed(previous, joined.slot_of) + costs.size() * may_move / 100, costs.size())
+          << costs.size() - Stayed(previous, joined.slot_of);
+    }
   }
 }
 

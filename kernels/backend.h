@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -90,6 +91,9 @@ class Backend {
   virtual ~Backend() = default;
 
   [[nodiscard]] virtual std::string_view name() const = 0;
+  // What it computes on, as far as that decides how long it takes: the processor's model and the instructions
+  // that are used.
+  [[nodiscard]] virtual std::string device() const = 0;
 
   // Gives the calling thread a team of `threads` (at least 1, itself included) from now on. Teams
   // of different threads may differ in size.

@@ -4,6 +4,7 @@
 #include "client/src/convert.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -39,7 +40,8 @@ static_assert(int{DMUON_EPS_CLAMP} == int{v1::EPS_MODE_CLAMP});
 static_assert(int{DMUON_SCALE_SPECTRAL} == int{v1::SCALE_RULE_SPECTRAL});
 static_assert(int{DMUON_RESCALE_RMS} == int{v1::RESCALE_RMS});
 static_assert(int{DMUON_VARIANT_DION2} == int{v1::VARIANT_DION2});
-static_assert(int{DMUON_PRECISION_BF16} == int{v1::PRECISION_BF16});
+static_assert(int{DMUON_PRECISION_AUTO} == int{v1::PRECISION_AUTO});
+static_assert(int{DMUON_AUTOTUNE_ON} == int{v1::AUTOTUNE_ON});
 static_assert(int{DMUON_DECAY_CAUTIOUS} == int{v1::WEIGHT_DECAY_CAUTIOUS});
 static_assert(int{DMUON_MISSING_ZERO} == int{v1::MISSING_GRADIENT_ZERO});
 
@@ -70,7 +72,7 @@ absl::Status SetWords(const dmuon_group& group, v1::MuonOptions& muon) {
   DMUON_ASSIGN_OR_RETURN(const auto rescale, Enumerator(group.rescale, v1::RESCALE_RMS,
                                                         "dmuon_group.rescale", kOwn));
   DMUON_ASSIGN_OR_RETURN(const auto precision,
-                         Enumerator(group.precision, v1::PRECISION_BF16, "dmuon_group.precision"));
+                         Enumerator(group.precision, v1::PRECISION_AUTO, "dmuon_group.precision"));
   muon.set_precision(precision);
   muon.set_variant(variant);
   muon.set_momentum_form(form);
@@ -159,12 +161,24 @@ absl::Status CheckStructSize(size_t given, size_t known, absl::string_view name)
                                          known, " bytes (use the _INIT macro of its header)"));
 }
 
+absl::StatusOr<v1::Autotune> AutotuneFromC(dmuon_autotune_t chosen) {
+  DMUON_ASSIGN_OR_RETURN(const auto autotune, Enumerator(chosen, v1::AUTOTUNE_ON, "dmuon_config.autotune", 0));
+  if (autotune != v1::AUTOTUNE_UNSPECIFIED) return autotune;
+  const char* variable = std::getenv("DMUON_AUTOTUNE");
+  const absl::string_view word = variable == nullptr ? "" : variable;
+  if (word.empty() || word == "cached") return v1::AUTOTUNE_CACHED;
+  if (word == "off") return v1::AUTOTUNE_OFF;
+  if (word == "on") return v1::AUTOTUNE_ON;
+  return wire::InvalidField(absl::StrCat("DMUON_AUTOTUNE is '", word, "'; it must be off, cached or on"));
+}
+
 absl::StatusOr<OpenArguments> FromC(const dmuon_config& config) {
   DMUON_RETURN_IF_ERROR(CheckStructSize(config.struct_size, sizeof(dmuon_config), "dmuon_config"));
   DMUON_ASSIGN_OR_RETURN(const std::string job_id, Text(config.job_id, "dmuon_config.job_id"));
   DMUON_ASSIGN_OR_RETURN(const auto missing,
                          Enumerator(config.missing_gradient, v1::MISSING_GRADIENT_ZERO,
                                     "dmuon_config.missing_gradient"));
+  DMUON_ASSIGN_OR_RETURN(const v1::Autotune autotune, AutotuneFromC(config.autotune));
   OpenArguments arguments;
   const bool given = config.address != nullptr && *config.address != '\0';
   arguments.endpoint.address = given ? config.address : wire::DefaultAddress();
@@ -175,6 +189,7 @@ absl::StatusOr<OpenArguments> FromC(const dmuon_config& config) {
   arguments.job.set_world_size(config.world_size);
   arguments.job.set_max_grad_norm(config.max_grad_norm);
   arguments.job.set_missing_gradient(missing);
+  arguments.job.set_autotune(autotune);
   return arguments;
 }
 

@@ -13,6 +13,7 @@
 #include "daemon/plan/optimizers.h"
 #include "daemon/plan/plan.h"
 #include "daemon/plan/routes.h"
+#include "daemon/plan/timings.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
 
@@ -112,7 +113,7 @@ Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
               outcome);
   }
   DropLost(request, outcome);
-  members_[id] = Member{request.node().incarnation(), request.slots(), request.memory_bytes(),
+  members_[id] = Member{request.node().incarnation(), request.slots(), request.memory_bytes(), request.backend(),
                         now + options_.lease};
   highest_generation_ = std::max(highest_generation_, request.highest_generation());
   AdoptHeld(request, outcome);
@@ -229,6 +230,8 @@ Outcome Coordinator::RegisterWorker(absl::Time now, const v1::RegisterWorkerRequ
   members_[request.node().node_id()].lease_end = now + options_.lease;
   absl::Status valid = wire::ValidateJobSpec(request.job());
   if (valid.ok()) valid = plan::ValidateOptimizers(request.job());
+  const std::vector<v1::UnitTime> times(request.times().begin(), request.times().end());
+  if (valid.ok()) valid = plan::ValidateTimes(times);
   if (!valid.ok()) return Fail(std::move(valid));
   if (request.rank() >= request.job().world_size()) {
     return Fail(wire::InvalidField(absl::StrCat("rank is ", request.rank(), ", world_size ",
@@ -262,13 +265,11 @@ Outcome Coordinator::RegisterWaiting(const v1::RegisterWorkerRequest& request) {
         SpecDifference(request.job(), absl::StrCat("rank ", request.rank()), waiting.spec,
                        absl::StrCat("rank ", waiting.ranks.begin()->first))));
     outcome.status = why;
-    outcome.planning = Planning::kRefused;
-    outcome.reason = absl::StrCat("job ", id, " is refused: ", absl::string_view(why.message()));
-    Refuse(job, why, "", outcome);
+    RefusePlan(job, why, outcome);
     return outcome;
   }
-  waiting.ranks[request.rank()] = {request.node().node_id(), request.sequence(),
-                                   SerializeShards(request)};
+  waiting.ranks[request.rank()] = {request.node().node_id(), request.sequence(), SerializeShards(request),
+                                   {request.times().begin(), request.times().end()}};
   if (waiting.ranks.size() == waiting.spec.world_size()) {
     PlanJob(job, outcome);
   } else {
@@ -303,7 +304,7 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
     return Fail(SpecMismatch(absl::StrCat("job '", id, "' runs and ", who, " has other shards: ",
                                           ShardDifference(job.spec, request, old))));
   }
-  job.ranks[request.rank()] = {node_id, request.sequence(), std::move(shards)};
+  job.ranks[request.rank()] = {node_id, request.sequence(), std::move(shards), {}};
   Outcome outcome;
   outcome.reason = absl::StrCat("job ", id, ": ", who, " is back, generation ",
                                 job.plan->generation(), " stays");
@@ -311,18 +312,43 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
   return outcome;
 }
 
+absl::Status Coordinator::CheckBackends(const Job& job) const {
+  const Member* first = nullptr;
+  for (const auto& [rank, registration] : job.ranks) {
+    const Member& member = members_.at(registration.node_id);
+    if (first == nullptr) first = &member;
+    if (member.backend == first->backend) continue;
+    return SpecMismatch(absl::StrCat("job '", job.spec.job_id(), "': node '", registration.node_id, "' of rank ", rank,
+                                     " computes with '", member.backend, "', that of rank ",
+                                     job.ranks.begin()->first, " with '", first->backend,
+                                     "', which gives other bits; start all daemons with one --backend"));
+  }
+  return absl::OkStatus();
+}
+
+void Coordinator::RefusePlan(Jobs::iterator job, const absl::Status& why, Outcome& outcome) {
+  outcome.planning = Planning::kRefused;
+  outcome.reason = absl::StrCat("job ", job->first, " is refused: ", absl::string_view(why.message()));
+  Refuse(job, why, "", outcome);
+}
+
 void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   Job& ready = job->second;
   std::vector<std::vector<wire::ShardBoxes>> shards;
-  std::map<std::string, std::vector<uint32_t>> ranks_of;  // by node id
-  for (const auto& [rank, registration] : ready.ranks) {  // in rank order, whoever came first
+  std::map<std::string, std::vector<uint32_t>> ranks_of;       // by node id
+  std::map<std::string, std::vector<v1::UnitTime>> times_of;  // likewise
+  for (auto& [rank, registration] : ready.ranks) {  // in rank order, whoever came first
     v1::RegisterWorkerRequest request;
     request.ParseFromString(registration.shards);
     auto parsed = Parse(ready.spec, request, rank);
     if (!parsed.ok()) return Refuse(job, parsed.status(), "", outcome);
     shards.push_back(*std::move(parsed));
     ranks_of[registration.node_id].push_back(rank);
+    times_of[registration.node_id] = std::exchange(registration.times, {});  // ranks of a node say the same
   }
+  if (absl::Status status = CheckBackends(ready); !status.ok()) return RefusePlan(job, status, outcome);
+  std::vector<std::vector<v1::UnitTime>> times;
+  for (auto& [id, of_node] : times_of) times.push_back(std::move(of_node));
   std::vector<plan::NodeSlots> nodes;
   for (const auto& [id, ranks] : ranks_of) {
     const Member& member = members_.at(id);
@@ -330,13 +356,9 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
     ready.incarnations[id] = member.incarnation;
   }
   const std::string why = absl::StrCat("all ", ready.spec.world_size(), " ranks registered");
-  auto plan = plan::MakePlan(ready.spec, shards, nodes, highest_generation_ + 1, why);
-  if (!plan.ok()) {
-    outcome.planning = Planning::kRefused;
-    outcome.reason = absl::StrCat("job ", job->first, " is refused: ",
-                                  absl::string_view(plan.status().message()));
-    return Refuse(job, plan.status(), "", outcome);
-  }
+  auto plan = plan::MakePlan(ready.spec, shards, nodes, highest_generation_ + 1, why,
+                             plan::Timings::Of(times));
+  if (!plan.ok()) return RefusePlan(job, plan.status(), outcome);
   ++highest_generation_;
   ready.plan = *std::move(plan);
   std::vector<v1::Routes> routes = plan::MakeRoutes(shards, *ready.plan);
@@ -344,7 +366,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   outcome.planning = Planning::kPlanned;
   outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",
                                 ready.plan->units_size(), " units on ", nodes.size(), " nodes (",
-                                why, ")");
+                                ready.plan->reason(), ")");
   for (const auto& [id, ranks] : ranks_of) outcome.outgoing.push_back({id, ready.PlanEvent(id)});
 }
 

@@ -108,6 +108,7 @@ class Coordinator {
     std::string incarnation;
     uint32_t slots = 1;
     uint64_t memory_bytes = 0;
+    std::string backend;
     absl::Time lease_end;
   };
   // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank
@@ -116,6 +117,7 @@ class Coordinator {
     std::string node_id;
     uint64_t sequence = 0;
     std::string shards;  // a serialised RegisterWorkerRequest with nothing but shards
+    std::vector<v1::UnitTime> times;
   };
   struct Job {
     v1::JobSpec spec;
@@ -148,6 +150,10 @@ class Coordinator {
   Outcome RegisterWaiting(const v1::RegisterWorkerRequest& request);
   Outcome RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job);
   void PlanJob(Jobs::iterator job, Outcome& outcome);
+  // Instead of a plan.
+  void RefusePlan(Jobs::iterator job, const absl::Status& why, Outcome& outcome);
+  // FAILED_PRECONDITION/SPEC_MISMATCH when the nodes would compute other bits than each other.
+  absl::Status CheckBackends(const Job& job) const;
   // Tells every node of a planned job, but for `except`, that it is over, and forgets it.
   void EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome);
   // Ends the jobs that were released and that no member needs any more.

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "daemon/base/replace_file.h"
 #include "wire/error.h"
 #include "wire/scoped_fd.h"
 
@@ -45,30 +46,6 @@ absl::StatusOr<uint64_t> ReadNumber(const std::string& path) {
   return number;
 }
 
-absl::Status SyncDirectory(const std::string& path) {
-  const wire::ScopedFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || fsync(fd.get()) != 0) return SystemError("cannot sync", path);
-  return absl::OkStatus();
-}
-
-absl::Status WriteDurably(const std::string& directory, const std::string& name,
-                          const std::string& content) {
-  const std::string path = absl::StrCat(directory, "/", name);
-  const std::string temporary = path + ".tmp";
-  const wire::ScopedFd fd(
-      open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (fd.get() < 0) return SystemError("cannot create", temporary);
-  const ssize_t written = write(fd.get(), content.data(), content.size());
-  if (written < 0) return SystemError("cannot write", temporary);
-  if (static_cast<size_t>(written) != content.size()) {
-    return absl::UnavailableError(absl::StrCat("cannot write ", temporary, ": ", written, " of ",
-                                               content.size(), " bytes fitted"));
-  }
-  if (fsync(fd.get()) != 0) return SystemError("cannot sync", temporary);
-  if (rename(temporary.c_str(), path.c_str()) != 0) return SystemError("cannot rename", temporary);
-  return SyncDirectory(directory);
-}
-
 }  // namespace
 
 absl::StatusOr<GenerationStore> GenerationStore::Open(const std::string& directory) {
@@ -92,8 +69,7 @@ absl::StatusOr<GenerationStore> GenerationStore::Open(const std::string& directo
 absl::Status GenerationStore::Reserve(uint64_t generation) {
   if (generation <= highest_) return absl::OkStatus();
   if (!directory_.empty()) {
-    DMUON_RETURN_IF_ERROR(
-        WriteDurably(directory_, "generation", absl::StrCat(generation, "\n")));
+    DMUON_RETURN_IF_ERROR(ReplaceFile(directory_, "generation", absl::StrCat(generation, "\n")));
   }
   highest_ = generation;
   return absl::OkStatus();

@@ -68,6 +68,18 @@ absl::StatusOr<std::optional<v1::GetClusterStatusResponse>> Connection::ClusterS
   return OrNothing(status, std::move(response), address_);
 }
 
+absl::StatusOr<v1::GetKernelsResponse> Connection::Kernels() {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));
+  v1::GetKernelsResponse response;
+  const grpc::Status status = stubs_->node->GetKernels(&context, {}, &response);
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::FailedPreconditionError(absl::StrCat("no node at ", address_, "; give a daemon's address with --address"));
+  }
+  if (!status.ok()) return Explain(status, address_);
+  return response;
+}
+
 absl::StatusOr<v1::GetPlanResponse> Connection::Plan(const std::string& job_id) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout_));

@@ -27,6 +27,8 @@ class Connection {
   // server says. UNAVAILABLE naming the address when nobody answers.
   absl::StatusOr<std::optional<v1::GetNodeStatusResponse>> NodeStatus();
   absl::StatusOr<std::optional<v1::GetClusterStatusResponse>> ClusterStatus();
+  // FAILED_PRECONDITION when there is no node at the address.
+  absl::StatusOr<v1::GetKernelsResponse> Kernels();
   // NOT_FOUND when the coordinator does not know the job.
   absl::StatusOr<v1::GetPlanResponse> Plan(const std::string& job_id);
 

@@ -63,6 +63,11 @@ absl::StatusOr<std::string> Plan(Connection& connection, const Flags& flags) {
   return flags.json ? PlanJson(plan) : PlanText(plan, flags.explain);
 }
 
+absl::StatusOr<std::string> Kernels(Connection& connection, const Flags& flags) {
+  DMUON_ASSIGN_OR_RETURN(const v1::GetKernelsResponse kernels, connection.Kernels());
+  return flags.json ? KernelsJson(kernels) : KernelsText(kernels);
+}
+
 // Our own version is an answer also when no daemon runs.
 absl::StatusOr<std::string> Version(Connection& connection, const Flags& flags) {
   const auto node = connection.NodeStatus();
@@ -103,6 +108,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "  dmuonctl status                      is it up, who is in the cluster\n"
       "  dmuonctl jobs                        which jobs, at which step, how fast\n"
       "  dmuonctl plan demo                   who owns what, and how even the work is\n"
+      "  dmuonctl kernels                     what was measured, and which method is the fastest\n"
       "  dmuonctl plan demo --json | jq '.plan.units | length'\n"
       "Exit codes: 0; 1 for an error, which is on stderr; 2 for wrong usage.");
 }
@@ -123,6 +129,7 @@ int Main(int argc, char** argv) {
       "plan", "A job's plan: units with owner and cost, load of each slot and link, balance", Plan);
   plan->add_option("JOB", flags.job_id, "Id of the job, as `dmuonctl jobs` shows it")->required();
   plan->add_flag("--explain", flags.explain, "Bytes on each link bucket by bucket, too");
+  add("kernels", "What the node's kernels are, and how long each unit takes, as measured", Kernels);
   add("version", "Versions of this program and of the daemon", Version);
   try {  // CLI11 reports by exception
     app.parse(argc, argv);

@@ -63,13 +63,6 @@ std::map<SlotId, Load> Loads(const v1::Plan& plan) {
   return loads;
 }
 
-// How its Newton-Schulz is computed.
-std::string MethodText(const v1::Unit& unit) {
-  if (!unit.has_method()) return "-";
-  return absl::StrCat(unit.method().form() == v1::FORM_GRAM ? "gram" : "standard", " ",
-                      unit.method().precision() == v1::PRECISION_BF16 ? "bf16" : "fp32");
-}
-
 std::string UnitsText(const v1::GetPlanResponse& response, double total) {
   const v1::Plan& plan = response.plan();
   Table table({{"tensor"},
@@ -90,7 +83,7 @@ std::string UnitsText(const v1::GetPlanResponse& response, double total) {
                       SlotText(plan, owner.node(), owner.slot()));
     }
     table.Add({known ? tensor.name() : absl::StrCat("tensor ", unit.tensor()), ShapeText(tensor),
-               BoxText(unit.box(), tensor), owners, MethodText(unit), SecondsText(unit.cost_seconds()),
+               BoxText(unit.box(), tensor), owners, MethodText(unit.method()), SecondsText(unit.cost_seconds()),
                Percent(unit.cost_seconds(), total)});
   }
   return table.Text();

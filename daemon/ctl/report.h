@@ -31,6 +31,15 @@ std::string PlanText(const v1::GetPlanResponse& plan, bool explain = false);
 // GetPlanResponse
 std::string PlanJson(const v1::GetPlanResponse& plan);
 
+// kernels.cc: what units cost on this node, as measured; "*" marks the fastest of its shape and precision that may
+// be chosen.
+std::string KernelsText(const v1::GetKernelsResponse& kernels);
+// GetKernelsResponse
+std::string KernelsJson(const v1::GetKernelsResponse& kernels);
+
+// A method in words, "gram bf16"; "-" for none.
+std::string MethodText(const v1::Method& method);
+
 // version.cc: `daemon` is the version of the process at the address, or why there is none.
 std::string VersionText(const std::string& own, const std::string& daemon);
 // {"dmuonctl": "...", "daemon": "..."}; an unreachable daemon is null.

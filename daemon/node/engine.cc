@@ -62,6 +62,11 @@ absl::Status EngineOptions::Validate() const {
         "--attach-timeout is ", absl::FormatDuration(attach_timeout),
         ", must be above 0 and below --step-timeout ", absl::FormatDuration(step_timeout)));
   }
+  if (autotune_budget < absl::ZeroDuration() || autotune_budget >= step_timeout) {
+    return wire::InvalidField(absl::StrCat(
+        "--autotune-budget is ", absl::FormatDuration(autotune_budget), ", must be at least 0 and below --step-timeout ",
+        absl::FormatDuration(step_timeout), ", because the other nodes' workers wait meanwhile"));
+  }
   if (orphan_timeout < step_timeout) {
     return wire::InvalidField(absl::StrCat(
         "--orphan-timeout is ", absl::FormatDuration(orphan_timeout),
@@ -77,7 +82,9 @@ Engine::Engine(EngineOptions options, kernels::Backend* backend, CoordinatorLink
       connect_peers_(std::move(connect_peers)),
       metrics_(metrics),
       backend_(backend),
-      budget_(options_.memory_limit_bytes) {
+      budget_(options_.memory_limit_bytes),
+      autotuner_({options_.cache_directory, options_.autotune_budget, options_.slots, options_.threads_per_slot},
+                 backend, &budget_) {
   node_.set_node_id(options_.node_id);
   node_.set_incarnation(absl::StrFormat("%016x", RandomId()));
   janitor_ = std::thread([this] { Janitor(); });
@@ -144,6 +151,7 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
   environment.link = link_;
   environment.metrics = metrics_;
   environment.budget = &budget_;
+  environment.autotuner = &autotuner_;
   environment.registrations = &registrations_;
   environment.connect_peers = connect_peers_;
   environment.connect_timeout = options_.step_timeout;
@@ -312,6 +320,7 @@ v1::JoinRequest Engine::JoinReport() const {
   *join.mutable_node() = node_;
   join.set_slots(options_.slots);
   join.set_memory_bytes(budget_.limit_bytes());
+  join.set_backend(std::string(backend_->name()));
   join.set_protocol_version(wire::kProtocolVersion);
   wire::MutexLock lock(mu_);
   join.set_highest_generation(highest_generation_);

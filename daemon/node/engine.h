@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "daemon/base/coordinator_link.h"
 #include "daemon/base/metrics.h"
+#include "daemon/node/autotuner.h"
 #include "daemon/node/channel_server.h"
 #include "daemon/node/job.h"
 #include "daemon/node/memory_budget.h"
@@ -41,6 +42,8 @@ struct EngineOptions {
   uint32_t slots = 1;
   int threads_per_slot = 1;
   bool overlap = true;  // exchange while later matrices are being worked on
+  std::string cache_directory;  // of measured times; empty: they end with the engine
+  absl::Duration autotune_budget = absl::Seconds(30);  // of one job's measurements
 
   // INVALID_ARGUMENT naming the option, its value and its bound.
   [[nodiscard]] absl::Status Validate() const;
@@ -73,6 +76,8 @@ class Engine : public ChannelOwner {
   void Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply);
   // Jobs by id; the rest of the message is the shell's.
   [[nodiscard]] std::vector<v1::NodeJobStatus> JobStatuses() const;
+  // Also while something is measured.
+  [[nodiscard]] v1::GetKernelsResponse Kernels() const { return autotuner_.Describe(); }
 
   // ChannelOwner.
   absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) override;
@@ -107,6 +112,7 @@ class Engine : public ChannelOwner {
   Metrics* const metrics_;
   kernels::Backend* const backend_;
   MemoryBudget budget_;
+  Autotuner autotuner_;
   std::atomic<uint64_t> registrations_{0};  // sent to the coordinator
 
   // A job's lock may be taken while this one is held, never the other way round.

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "daemon/base/coordinator_link.h"
 #include "daemon/base/metrics.h"
+#include "daemon/node/autotuner.h"
 #include "daemon/node/job_core.h"
 #include "daemon/node/memory_budget.h"
 #include "daemon/node/peers.h"
@@ -47,6 +48,7 @@ struct JobEnvironment {
   CoordinatorLink* link = nullptr;
   Metrics* metrics = nullptr;
   MemoryBudget* budget = nullptr;
+  Autotuner* autotuner = nullptr;
   std::atomic<uint64_t>* registrations = nullptr;  // sent by this process
   ConnectPeers connect_peers;  // for jobs of several nodes
   // How long nodes wait for each other when a plan is adopted.
@@ -123,6 +125,8 @@ class Job {
   absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;
   void SendRegistration(SessionId session);
+  // Measures, for the first registration of a specification.
+  const std::vector<v1::UnitTime>& TimesFor(const v1::JobSpec& job);
   void ResendRegistrations();
   absl::Status GiveArena(SessionId session);
   void ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest request,
@@ -160,6 +164,8 @@ class Job {
   absl::Time resend_at_ = absl::InfiniteFuture();
   std::map<uint32_t, AcceptedShards> accepted_;  // by rank
   v1::JobSpec spec_;
+  std::string timed_spec_;  // whose times_ are, serialised
+  std::vector<v1::UnitTime> times_;
   v1::Plan plan_;
   std::unique_ptr<WorkerBoxes> workers_;
   std::shared_ptr<Peers> peers_;  // null on one node

@@ -30,6 +30,10 @@ void Job::SendRegistration(SessionId session) {
   *request.mutable_job() = it->second.request.job();
   *request.mutable_shards() = it->second.request.shards();
   request.set_sequence(sequence);
+  if (core_.generation() == 0) {
+    const std::vector<v1::UnitTime>& times = TimesFor(request.job());
+    *request.mutable_times() = {times.begin(), times.end()};
+  }
   const absl::Status status = environment_.link->RegisterWorker(std::move(request));
   if (absl::IsUnavailable(status) || absl::IsNotFound(status)) {
     resend_at_ = MonotonicNow() + kResendPeriod;
@@ -43,6 +47,17 @@ void Job::SendRegistration(SessionId session) {
     accepted_[rank] = {sequence, std::move(registration.boxes)};
   }
   CarryOut(core_.RegistrationAnswered(MonotonicNow(), session, status));
+}
+
+const std::vector<v1::UnitTime>& Job::TimesFor(const v1::JobSpec& job) {
+  std::string spec = job.SerializeAsString();
+  if (spec == timed_spec_) return times_;
+  times_ = environment_.autotuner->TimesFor(job, [this] {
+    wire::MutexLock lock(mu_);
+    return stopping_;
+  });
+  timed_spec_ = std::move(spec);
+  return times_;
 }
 
 void Job::ResendRegistrations() {

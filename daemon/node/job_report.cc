@@ -95,6 +95,9 @@ void Job::CountStep(const absl::Status& status, const StepReport& report, double
     metrics.Increment(MetricId::kStageSeconds, {job_id_, kStageNames[stage]},
                       report.stage_seconds[stage]);
   }
+  for (size_t slot = 0; slot < report.slot_seconds.size(); ++slot) {
+    metrics.Increment(MetricId::kSlotSeconds, {job_id_, absl::StrCat(slot)}, report.slot_seconds[slot]);
+  }
   metrics.Increment(MetricId::kGradientBuckets, {job_id_, "backward"},
                     static_cast<double>(report.buckets_ahead));
   metrics.Increment(MetricId::kGradientBuckets, {job_id_, "in_vain"},
@@ -171,6 +174,15 @@ void Job::PublishPlan() {
   metrics.Increment(MetricId::kGenerationChanges, {job_id_, "join"});
   metrics.Set(MetricId::kOwnedMatrices, {job_id_}, static_cast<double>(pipeline_->matrix_units()));
   metrics.Set(MetricId::kOwnedCostRatio, {job_id_}, CostRatio(plan_));
+  std::vector<double> planned(environment_.slots);
+  for (const v1::Unit& unit : plan_.units()) {
+    const v1::Slot& owner = unit.owners(0);
+    const bool here = plan_.nodes(static_cast<int>(owner.node())) == environment_.node.node_id();
+    if (here && owner.slot() < planned.size()) planned[owner.slot()] += unit.cost_seconds();
+  }
+  for (size_t slot = 0; slot < planned.size(); ++slot) {
+    metrics.Set(MetricId::kSlotPlannedSeconds, {job_id_, absl::StrCat(slot)}, planned[slot]);
+  }
   metrics.Set(MetricId::kStateBytes, {job_id_}, static_cast<double>(pipeline_->state_bytes()));
   wire::MutexLock lock(mu_);
   held_.emplace();

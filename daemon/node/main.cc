@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -42,6 +43,15 @@ using dmuon::node::EngineOptions;
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 constexpr int kMaxThreadsPerSlot = 8;
 
+// Empty where the user has no home.
+std::string DefaultCacheDirectory() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache != '\0') {
+    return absl::StrCat(cache, "/dmuon");
+  }
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home != '\0' ? absl::StrCat(home, "/.cache/dmuon") : "";
+}
+
 struct Flags {
   std::string listen = dmuon::wire::DefaultAddress();
   bool standalone = false;
@@ -59,6 +69,8 @@ struct Flags {
   double attach_timeout_seconds = 10;
   double orphan_timeout_seconds = 3600;
   double memory_limit_gib = 0;
+  std::string cache_dir = DefaultCacheDirectory();
+  double autotune_budget_seconds = 30;
 };
 
 void DescribeBehaviour(CLI::App& app, Flags& flags) {
@@ -119,6 +131,16 @@ void DescribePerformance(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--backend", flags.backend, "Kernels: cpu, or reference (slow, in double)")
       ->envname("DMUON_BACKEND")
+      ->capture_default_str();
+  app.add_option("--cache-dir", flags.cache_dir,
+                 "Where measured times of kernels are kept for the next start on the same kind of machine; "
+                 "empty: nowhere")
+      ->envname("DMUON_CACHE_DIR")
+      ->capture_default_str();
+  app.add_option("--autotune-budget", flags.autotune_budget_seconds,
+                 "Seconds that a new job's measurements may take. More measures larger matrices instead of "
+                 "estimating them from smaller ones; below --step-timeout")
+      ->envname("DMUON_AUTOTUNE_BUDGET")
       ->capture_default_str();
   app.add_option("--metrics", flags.metrics,
                  "host:port of the Prometheus endpoint /metrics; port 0 takes a free one (see "
@@ -189,6 +211,8 @@ absl::StatusOr<EngineOptions> ToOptions(Flags& flags) {
   options.slots = flags.slots;
   options.threads_per_slot = flags.threads_per_slot;
   options.overlap = flags.overlap;
+  options.cache_directory = flags.cache_dir;
+  options.autotune_budget = absl::Seconds(flags.autotune_budget_seconds);
   DMUON_RETURN_IF_ERROR(options.Validate());
   return options;
 }

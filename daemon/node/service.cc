@@ -141,6 +141,14 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
     return reactor;
   }
 
+  ServerUnaryReactor* GetKernels(CallbackServerContext* context, const v1::GetKernelsRequest* /*request*/,
+                                 v1::GetKernelsResponse* response) override {
+    *response = engine_->Kernels();
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
  private:
   template <typename Response>
   Reply<Response> ReplyBy(ServerUnaryReactor* reactor, Response* response) {

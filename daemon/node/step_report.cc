@@ -20,8 +20,13 @@ absl::Status RunSlots(SlotThreads& slots, StepReport& report,
   std::vector<SlotWork> done(slots.size());
   slots.Run([&](size_t slot) { work(slot, done[slot]); });
   absl::Status first;
-  for (const SlotWork& slot : done) {
+  report.slot_seconds.resize(done.size());
+  for (size_t i = 0; i < done.size(); ++i) {
+    const SlotWork& slot = done[i];
     first.Update(slot.status);
+    for (const Stage stage : {Stage::kOrthogonalize, Stage::kApply}) {
+      report.slot_seconds[i] += slot.seconds[static_cast<size_t>(stage)];
+    }
     report.newton_schulz.Add(slot.newton_schulz);
     for (size_t stage = 0; stage < slot.seconds.size(); ++stage) {
       report.stage_seconds[stage] += slot.seconds[stage] / static_cast<double>(done.size());

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "daemon/node/slot_threads.h"
@@ -51,6 +52,7 @@ struct StepReport {
   uint64_t buckets_again = 0;  // done before it in vain: gradients were submitted again
   // Work that slots do at the same time counts as their mean.
   StageSeconds stage_seconds{};
+  std::vector<double> slot_seconds;  // by slot: from collected gradients to new weights
 };
 
 // What one slot reports of its part of a step.

@@ -30,7 +30,7 @@ double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed
   double seconds = speed.seconds_per_unit +
                    kernels::ElementwiseBytes(box.elements(), StateElements(optimizer, matrix)) / speed.bytes_per_second;
   if (optimizer.needs_whole_matrix()) {
-    const auto [rows, cols] = OrthogonalizedShape(optimizer, box);
+    const auto [rows, cols] = OrthogonalizedShape(optimizer, matrix);
     seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, box), rows, cols, optimizer.newton_schulz.iterations) /
                speed.flops_per_second;
   }

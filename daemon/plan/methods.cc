@@ -17,18 +17,28 @@ kernels::MatrixShape MatrixOf(const wire::Box& box) {
   return {rows, rows == 0 ? 0 : box.elements() / rows};
 }
 
-kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box) {
-  kernels::MatrixShape shape = MatrixOf(box);
+kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, kernels::MatrixShape shape) {
   int64_t& shorter = shape.rows <= shape.cols ? shape.rows : shape.cols;
   const double selected = std::ceil(optimizer.selected * static_cast<double>(shorter));
   shorter = std::max<int64_t>(1, static_cast<int64_t>(selected));
   return shape;
 }
 
+std::vector<kernels::Method> AllowedMethods(const v1::Group& group) {
+  std::vector<kernels::Method> methods;
+  for (int i = 0; i < kernels::kMethods; ++i) {
+    const kernels::Method method = kernels::MethodAt(i);
+    const bool bf16 = group.muon().precision() == v1::PRECISION_BF16;
+    const bool any = group.muon().precision() == v1::PRECISION_AUTO;
+    if (any || bf16 == (method.precision == kernels::Precision::kBFloat16)) methods.push_back(method);
+  }
+  return methods;
+}
+
 kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box) {
   constexpr double kWorthIt = 0.95;
   const kernels::Optimizer optimizer = ToOptimizer(group);
-  const auto [rows, cols] = OrthogonalizedShape(optimizer, box);
+  const auto [rows, cols] = OrthogonalizedShape(optimizer, MatrixOf(box));
   const int iterations = optimizer.newton_schulz.iterations;
   const bool gram = kernels::GramNewtonSchulzFlops(rows, cols, iterations) <
                     kWorthIt * kernels::NewtonSchulzFlops(rows, cols, iterations);

@@ -4,6 +4,8 @@
 // How each matrix is orthogonalised. The choice is part of the plan, so all owners of a matrix agree on its bits.
 #pragma once
 
+#include <vector>
+
 #include "dmuon/v1/tensor.pb.h"
 #include "kernels/optimizer.h"
 #include "wire/box.h"
@@ -15,10 +17,13 @@ kernels::MatrixShape MatrixOf(const wire::Box& box);
 
 // What Newton-Schulz works on: the unit as a matrix, or as many lines of its shorter side as the optimizer
 // selects.
-kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box);
+kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, kernels::MatrixShape unit);
 
-// By operation counts: the Gram form where it saves a twentieth or more, at the precision that the group asks
-// for. Only for groups that orthogonalise.
+// Both forms, at the precision that the group asks for, or at both. Only for groups that orthogonalise.
+std::vector<kernels::Method> AllowedMethods(const v1::Group& group);
+
+// By operation counts: the Gram form where it saves a twentieth or more, in fp32 unless the group asks for
+// bf16. Only for groups that orthogonalise.
 kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box);
 
 v1::Method ToProto(const kernels::Method& method);

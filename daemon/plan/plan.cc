@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
@@ -55,7 +56,36 @@ const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
   return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
 }
 
-void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<const double> prices,
+// How each unit is computed and what that costs.
+struct Prices {
+  std::vector<kernels::Method> methods;
+  std::vector<double> seconds;
+};
+
+Prices PricesByFormula(const v1::JobSpec& job, std::span<const Unit> units) {
+  Prices prices;
+  for (const Unit& unit : units) {
+    const v1::Group& group = GroupOf(job, unit);
+    prices.methods.push_back(group.has_muon() ? ChooseMethod(group, unit.box) : kernels::Method());
+    prices.seconds.push_back(UnitSeconds(group, unit.box));
+  }
+  return prices;
+}
+
+// Measured prices and those by formula are not comparable: all of the one kind or all of the other.
+std::optional<Prices> PricesByMeasurement(const v1::JobSpec& job, std::span<const Unit> units,
+                                          const Timings& timings) {
+  Prices prices;
+  for (const Unit& unit : units) {
+    const std::optional<Timings::Choice> fastest = timings.Fastest(GroupOf(job, unit), unit.box);
+    if (!fastest.has_value()) return std::nullopt;
+    prices.methods.push_back(fastest->method);
+    prices.seconds.push_back(fastest->seconds + SlotSpeed().seconds_per_unit);
+  }
+  return prices;
+}
+
+void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, const Prices& prices,
               std::span<const v1::Slot> slots, const Assignment& assignment, v1::Plan& plan) {
   plan.mutable_units()->Reserve(static_cast<int>(units.size()));
   for (size_t i = 0; i < units.size(); ++i) {
@@ -63,10 +93,8 @@ void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<con
     unit.set_tensor(units[i].tensor);
     *unit.mutable_box() = wire::ToProto(units[i].box);
     *unit.add_owners() = slots[assignment.slot_of[i]];
-    unit.set_cost_seconds(prices[i]);
-    if (const v1::Group& group = GroupOf(job, units[i]); group.has_muon()) {
-      *unit.mutable_method() = ToProto(ChooseMethod(group, units[i].box));
-    }
+    unit.set_cost_seconds(prices.seconds[i]);
+    if (GroupOf(job, units[i]).has_muon()) *unit.mutable_method() = ToProto(prices.methods[i]);
   }
 }
 
@@ -174,7 +202,7 @@ std::string Digest(const v1::JobSpec& job, const v1::Plan& plan) {
 
 absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                   std::span<const NodeSlots> nodes, uint64_t generation,
-                                  absl::string_view reason, size_t max_bytes) {
+                                  absl::string_view reason, const Timings& timings, size_t max_bytes) {
   DMUON_RETURN_IF_ERROR(ProveCoverage(job, shards));
   const std::vector<Unit> units = MakeUnits(job, shards);
   const std::vector<v1::Slot> slots = SlotsOf(nodes);
@@ -183,12 +211,10 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                        absl::StrCat("cannot place ", units.size(), " units of job '", job.job_id(),
                                     "' on 0 slots; need at least 1"));
   }
-  std::vector<double> prices;
+  const std::optional<Prices> measured = PricesByMeasurement(job, units, timings);
+  const Prices prices = measured.has_value() ? *measured : PricesByFormula(job, units);
   std::vector<int64_t> bytes;
-  for (const Unit& unit : units) {
-    prices.push_back(UnitSeconds(GroupOf(job, unit), unit.box));
-    bytes.push_back(UnitBytes(GroupOf(job, unit), unit.box));
-  }
+  for (const Unit& unit : units) bytes.push_back(UnitBytes(GroupOf(job, unit), unit.box));
   v1::Plan plan;
   plan.set_job_id(job.job_id());
   for (const NodeSlots& node : nodes) {
@@ -196,7 +222,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     plan.add_slots(node.slots);
   }
   DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
-  Problem problem{.costs = prices,
+  Problem problem{.costs = prices.seconds,
                   .slots_per_node = {plan.slots().data(), nodes.size()},
                   .bytes = bytes,
                   .slot_bytes = SlotBytes(job, shards, nodes)};
@@ -217,7 +243,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
   // Before the fields that the digest leaves out: a copy of a large plan would be dear.
   plan.set_digest(HashOf(job, plan));
   plan.set_generation(generation);
-  plan.set_reason(std::string(reason));
+  plan.set_reason(absl::StrCat(reason, measured.has_value() ? ", prices as measured" : ""));
   DMUON_RETURN_IF_ERROR(CheckSize(plan, max_bytes));
   return plan;
 }

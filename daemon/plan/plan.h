@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "daemon/plan/cover.h"
+#include "daemon/plan/timings.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
 #include "wire/grpc_status.h"
@@ -29,14 +30,15 @@ struct NodeSlots {
 };
 
 // Proves coverage, then spreads the units over all slots of `nodes`. `shards` has one entry a rank,
-// in rank order; `nodes` are sorted by id. `reason` says in words why the plan is made.
+// in rank order; `nodes` are sorted by id. `reason` says in words why the plan is made. Methods and prices are
+// from `timings` when these know all units, and by operation counts otherwise.
 //   INVALID_ARGUMENT/INVALID_FIELD  a rank is attached to no node (with one node, all are attached to it)
 //   INVALID_ARGUMENT/COVERAGE      the workers' boxes do not cover the tensors
 //   FAILED_PRECONDITION/NOT_READY  there is no slot
 //   RESOURCE_EXHAUSTED/LIMIT       the plan needs more than `max_bytes`, one message by default
 absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                   std::span<const NodeSlots> nodes, uint64_t generation,
-                                  absl::string_view reason,
+                                  absl::string_view reason, const Timings& timings = {},
                                   size_t max_bytes = wire::kMaxMessageBytes);
 
 // What a node checks before it adopts a plan from another process: that indices are in range and

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/micro_kernels.h"
 #include "kernels/cpu/newton_schulz.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/stages.h"
 
@@ -23,6 +25,13 @@ std::span<const uint16_t> Halves(const void* data, size_t count) {
 class CpuBackend final : public Backend {
  public:
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
+  [[nodiscard]] std::string device() const override {
+    std::string text = ProcessorModel();
+    for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+      text.append(", ").append(MicroKernels(precision).front()->name);
+    }
+    return text;
+  }
 
   void BindThread(int threads) override { BindProductThreads(threads); }
 

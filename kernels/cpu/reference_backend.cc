@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/processor.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/stages.h"
 
@@ -75,6 +76,7 @@ struct WideState {
 class ReferenceBackend final : public Backend {
  public:
   [[nodiscard]] std::string_view name() const override { return "reference"; }
+  [[nodiscard]] std::string device() const override { return ProcessorModel(); }
 
   void BindThread(int /*threads*/) override {}  // one thread is all it ever uses
 

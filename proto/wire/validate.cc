@@ -205,6 +205,10 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
                                      static_cast<int>(job.missing_gradient()),
                                      ", known are 1 (error), 2 (skip) and 3 (zero)"));
   }
+  if (!v1::Autotune_IsValid(job.autotune())) {
+    return InvalidField(absl::StrCat("autotune is ", static_cast<int>(job.autotune()),
+                                     ", known are 1 (off), 2 (cached) and 3 (on)"));
+  }
   std::unordered_set<std::string> group_names;
   for (const v1::Group& group : job.groups()) {
     DMUON_RETURN_IF_ERROR(ValidateGroup(group, group_names));

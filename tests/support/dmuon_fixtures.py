@@ -58,7 +58,7 @@ class Daemon:
         """Starts it and waits until it answers."""
         assert self._process is None, "already started"
         command = [*self._network, program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
-                   *self._flags]
+                   "--cache-dir", self.directory / "cache", *self._flags]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
                                              stdin=subprocess.DEVNULL)

@@ -40,7 +40,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 5
+#define DMUON_ABI_VERSION 6
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -108,7 +108,19 @@ typedef enum dmuon_variant {
   DMUON_VARIANT_MONA = 6,           /* arXiv 2605.26842 */
   DMUON_VARIANT_DION2 = 7           /* arXiv 2512.16928 */
 } dmuon_variant_t;
-typedef enum dmuon_precision { DMUON_PRECISION_FP32 = 1, DMUON_PRECISION_BF16 = 2 } dmuon_precision_t;
+typedef enum dmuon_precision {
+  DMUON_PRECISION_FP32 = 1,
+  DMUON_PRECISION_BF16 = 2,
+  DMUON_PRECISION_AUTO = 3          /* for each shape the fastest as measured, if it is accurate */
+} dmuon_precision_t;
+/* Whether nodes measure their kernels before they plan, to choose how each matrix is computed and to balance
+ * the owners. The plan keeps the choice, but two runs may choose, and so round, differently. */
+typedef enum dmuon_autotune {
+  DMUON_AUTOTUNE_DEFAULT = 0,       /* $DMUON_AUTOTUNE (off, cached, on), else cached */
+  DMUON_AUTOTUNE_OFF = 1,           /* by operation counts: the same plan on every machine */
+  DMUON_AUTOTUNE_CACHED = 2,        /* measured once on each kind of machine */
+  DMUON_AUTOTUNE_ON = 3             /* measured anew */
+} dmuon_autotune_t;
 typedef enum dmuon_weight_decay {
   DMUON_DECAY_DECOUPLED = 1,
   DMUON_DECAY_CAUTIOUS = 2          /* only where weight and update have one sign; arXiv 2510.12402 */
@@ -133,9 +145,10 @@ typedef struct dmuon_config {
   int32_t connect_timeout_ms;   /* how long dmuon_open tries; longer rides out a daemon's restart */
   int32_t call_timeout_ms;      /* of one control call, and how long a lost connection is retried.
                                    Above the daemon's step timeout, whose error names the culprit */
+  dmuon_autotune_t autotune;    /* equal on all workers */
 } dmuon_config;
 #define DMUON_CONFIG_INIT \
-  { sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000 }
+  { sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000, DMUON_AUTOTUNE_DEFAULT }
 
 /* A group of tensors with one optimizer. Fields of the other algorithm are ignored, but weight_decay. For a
  * variant of Muon, a field that is left as DMUON_GROUP_INIT has it is the variant's own; one that means

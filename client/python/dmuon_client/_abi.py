@@ -10,7 +10,7 @@ import os
 import pathlib
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-DMUON_ABI_VERSION = 5
+DMUON_ABI_VERSION = 6
 DMUON_MAX_DIMS = 8
 
 # dmuon_status
@@ -82,6 +82,13 @@ DMUON_VARIANT_DION2 = 7
 # dmuon_precision
 DMUON_PRECISION_FP32 = 1
 DMUON_PRECISION_BF16 = 2
+DMUON_PRECISION_AUTO = 3
+
+# dmuon_autotune
+DMUON_AUTOTUNE_DEFAULT = 0
+DMUON_AUTOTUNE_OFF = 1
+DMUON_AUTOTUNE_CACHED = 2
+DMUON_AUTOTUNE_ON = 3
 
 # dmuon_weight_decay
 DMUON_DECAY_DECOUPLED = 1
@@ -104,6 +111,7 @@ class dmuon_config(ctypes.Structure):
         ("missing_gradient", c_int32),
         ("connect_timeout_ms", c_int32),
         ("call_timeout_ms", c_int32),
+        ("autotune", c_int32),
     ]
 
 

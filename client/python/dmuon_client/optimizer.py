@@ -300,7 +300,7 @@ class Muon(torch.optim.Optimizer):
             job=self.job, rank=self._rank, world_size=self._world_size, address=o.address,
             max_grad_norm=float(o.max_grad_norm or 0.0),
             missing_gradient=opts.MISSING[o.missing_gradient], timeout=o.timeout,
-            connect_timeout=o.connect_timeout)
+            connect_timeout=o.connect_timeout, autotune=opts.AUTOTUNE[o.autotune])
         try:
             self._register_all()
             self._fill_params()

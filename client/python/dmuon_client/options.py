@@ -26,7 +26,9 @@ SCALES = {
     "match_rms_adamw": _abi.DMUON_SCALE_MATCH_RMS_ADAMW,
     "spectral": _abi.DMUON_SCALE_SPECTRAL,
 }
-PRECISIONS = {"fp32": _abi.DMUON_PRECISION_FP32, "bf16": _abi.DMUON_PRECISION_BF16}
+PRECISIONS = {"fp32": _abi.DMUON_PRECISION_FP32, "bf16": _abi.DMUON_PRECISION_BF16, "auto": _abi.DMUON_PRECISION_AUTO}
+AUTOTUNE = {None: _abi.DMUON_AUTOTUNE_DEFAULT, "off": _abi.DMUON_AUTOTUNE_OFF, "cached": _abi.DMUON_AUTOTUNE_CACHED,
+            "on": _abi.DMUON_AUTOTUNE_ON}
 RESCALES = {"keep_norm": _abi.DMUON_RESCALE_KEEP_NORM, "rms": _abi.DMUON_RESCALE_RMS}
 MISSING = {
     "error": _abi.DMUON_MISSING_ERROR,
@@ -112,7 +114,13 @@ class Options:
     eps_mode: str | None = None  # norm of the input: "none" |X|, "add" |X| + ns_eps, "clamp" max
     ns_eps: float | None = None
     scale: str | None = None  # "match_rms_adamw" lets one lr serve both optimizers
-    precision: str = "fp32"  # of Newton-Schulz's operands: "bf16" is up to twice as fast, and errs by 1e-2 instead of 1e-5
+    # Of Newton-Schulz's operands: "bf16" is up to twice as fast, and errs by 1e-2 instead of 1e-5; "auto" takes for
+    # each shape what was measured as the faster one.
+    precision: str = "fp32"
+    # Measures how long each shape takes before a job is planned: "cached" once on a kind of machine, "on" each time,
+    # "off" plans by operation counts, so that no measurement decides how results are rounded. None: $DMUON_AUTOTUNE,
+    # else "cached".
+    autotune: str | None = None
     cautious: bool = False  # weight decay only where the update shrinks the weight; of AdamW's tensors too
     second_moment_eps: float | None = None  # added to the root of the second moment
     sign: bool | None = None  # orthogonalize the sign of the momentum ("adamuon")
@@ -179,6 +187,7 @@ class Options:
         self.adamw.validate()
         _check_word("missing_gradient", self.missing_gradient, MISSING)
         _check_word("precision", self.precision, PRECISIONS)
+        _check_word("autotune", self.autotune, AUTOTUNE)
         self._validate_stages()
         check_number("timeout", self.timeout, 0.001, 2_000_000)
         check_number("connect_timeout", self.connect_timeout, 0.001, 2_000_000)

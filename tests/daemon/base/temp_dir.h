@@ -25,6 +25,7 @@ class TempDir {
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
 
+  [[nodiscard]] const std::string& path() const { return path_; }
   // Path of `name` in the directory; does not make it.
   [[nodiscard]] std::string File(const std::string& name) const { return path_ + "/" + name; }
 

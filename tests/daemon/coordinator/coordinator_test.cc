@@ -303,5 +303,39 @@ TEST(CoordinatorTest, AHundredThousandTensorsAreAcceptedAndComparedAgain) {
               HasSubstr(absl::StrCat("tensor 't", kManyTensors - 1, "': grad_dtype")));
 }
 
+TEST(CoordinatorTest, AJobWhoseNodesComputeOtherBitsIsRefusedOnBoth) {
+  Coordinator core({});
+  for (const auto& [id, backend] : {std::pair("a", "cpu"), std::pair("b", "reference")}) {
+    v1::JoinRequest join = JoinOf(id);
+    join.set_backend(backend);
+    ASSERT_TRUE(core.Join(kStart, join).status.ok());
+  }
+  const v1::JobSpec job = ModelOf("job", "mlp", 2);
+  ASSERT_TRUE(core.RegisterWorker(kStart, RankOf(Node("a"), job, 0)).status.ok());
+  const Outcome outcome = core.RegisterWorker(kStart, RankOf(Node("b"), job, 1));
+  EXPECT_EQ(outcome.planning, Planning::kRefused);
+  ASSERT_EQ(outcome.outgoing.size(), 2U);
+  for (const Outgoing& out : outcome.outgoing) {
+    EXPECT_THAT(out.event.refusal().message(), HasSubstr("node 'b' of rank 1 computes with 'reference', that of rank 0 "
+                                                         "with 'cpu'"));
+  }
+  EXPECT_EQ(GenerationOf(core, "job"), 0U);
+}
+
+TEST(CoordinatorTest, TimesOutOfBoundsAreRefusedBeforeAnythingIsKept) {
+  Coordinator core({});
+  ASSERT_TRUE(core.Join(kStart, JoinOf("a")).status.ok());
+  const v1::JobSpec job = ModelOf("job", "mlp", 1);
+  v1::RegisterWorkerRequest request = RankOf(Node("a"), job, 0);
+  v1::UnitTime& time = *request.add_times();
+  time.set_rows(4);
+  time.set_cols(4);
+  time.set_seconds(-1.0);
+  EXPECT_EQ(core.RegisterWorker(kStart, request).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GenerationOf(core, "job"), 0U);
+  request.clear_times();
+  EXPECT_EQ(core.RegisterWorker(kStart, request).planning, Planning::kPlanned);
+}
+
 }  // namespace
 }  // namespace dmuon::coordinator

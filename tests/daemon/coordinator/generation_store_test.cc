@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,7 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "tests/daemon/coordinator/temp_dir.h"
+#include "absl/strings/str_cat.h"
+#include "tests/daemon/base/temp_dir.h"
 
 namespace dmuon::coordinator {
 namespace {
@@ -51,7 +53,7 @@ TEST_F(GenerationStoreTest, StartsAtZeroAndRemembersTheHighest) {
 
 TEST_F(GenerationStoreTest, ATornWriteOfTheTemporaryFileChangesNothing) {
   Write("7\n");
-  std::ofstream(File() + ".tmp") << "9";
+  std::ofstream(absl::StrCat(File(), ".", getpid(), ".tmp")) << "9";
   EXPECT_EQ(Reopened(), 7u);
 }
 
@@ -79,7 +81,7 @@ TEST_F(GenerationStoreTest, AFailedWriteKeepsTheOldNumber) {
   ASSERT_TRUE(store.ok());
   ASSERT_TRUE(store->Reserve(4).ok());
   // A directory in the temporary file's place: opening it for writing fails even for root.
-  std::filesystem::create_directory(File() + ".tmp");
+  std::filesystem::create_directory(absl::StrCat(File(), ".", getpid(), ".tmp"));
   EXPECT_EQ(store->Reserve(5).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(store->highest(), 4u);
   EXPECT_EQ(Content(), "4\n");

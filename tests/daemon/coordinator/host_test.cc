@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tests/daemon/coordinator/requests.h"
-#include "tests/daemon/coordinator/temp_dir.h"
+#include "tests/daemon/base/temp_dir.h"
 #include "wire/error.h"
 
 namespace dmuon::coordinator {

@@ -17,7 +17,7 @@
 #include "daemon/base/rpc_server.h"
 #include "dmuon/v1/coordinator.grpc.pb.h"
 #include "tests/daemon/coordinator/requests.h"
-#include "tests/daemon/coordinator/temp_dir.h"
+#include "tests/daemon/base/temp_dir.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
 

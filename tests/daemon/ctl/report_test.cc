@@ -98,6 +98,51 @@ TEST(JobsTest, SaysThatThereAreNone) {
   EXPECT_EQ(JobsJson({}, {}), "{\"node\":[],\"cluster\":[]}\n");
 }
 
+v1::UnitTime MeasuredTime(v1::Form form, v1::Precision precision, double seconds, double error) {
+  v1::UnitTime time;
+  time.mutable_optimizer()->mutable_muon()->set_variant(v1::VARIANT_NORMUON);
+  time.set_rows(64);
+  time.set_cols(8);
+  time.mutable_method()->set_form(form);
+  time.mutable_method()->set_precision(precision);
+  time.set_seconds(seconds);
+  time.set_error(error);
+  return time;
+}
+
+TEST(KernelsTest, MarksTheFastestOfEachPrecisionThatMayBeUsed) {
+  v1::GetKernelsResponse kernels;
+  kernels.set_backend("cpu");
+  kernels.set_device("a processor");
+  kernels.set_slots(2);
+  kernels.set_threads_per_slot(4);
+  kernels.set_progress("job demo: 3 of 7, 64 x 8");
+  *kernels.add_times() = MeasuredTime(v1::FORM_STANDARD, v1::PRECISION_FP32, 0.002, 0.0);
+  *kernels.add_times() = MeasuredTime(v1::FORM_STANDARD, v1::PRECISION_BF16, 0.001, 0.012);
+  *kernels.add_times() = MeasuredTime(v1::FORM_GRAM, v1::PRECISION_FP32, 0.0015, 1e-5);
+  *kernels.add_times() = MeasuredTime(v1::FORM_GRAM, v1::PRECISION_BF16, 0.0005, 0.2);
+  v1::UnitTime& elementwise = *kernels.add_times();
+  elementwise.mutable_optimizer()->mutable_adamw();
+  elementwise.set_rows(1);
+  elementwise.set_cols(100);
+  elementwise.set_seconds(0.01);
+  EXPECT_EQ(KernelsText(kernels),
+            "backend cpu on a processor, 2 slots of 4 threads at work\n"
+            "kept in memory\n"
+            "measuring job demo: 3 of 7, 64 x 8\n"
+            "\n"
+            "optimizer   unit  method           time     error\n"
+            "normuon     64x8  standard fp32    2 ms     0.0e+00\n"
+            "normuon     64x8  standard bf16    1 ms  *  1.2e-02\n"
+            "normuon     64x8  gram fp32      1.5 ms  *  1.0e-05\n"
+            "normuon     64x8  gram bf16      500 us     2.0e-01, not used\n"
+            "adamw      1x100  -               10 ms  *  -\n");
+}
+
+TEST(KernelsTest, SaysThatNothingWasMeasured) {
+  EXPECT_THAT(KernelsText({}), HasSubstr("nothing was measured yet\n"));
+}
+
 class PlanTest : public ::testing::Test {
  protected:
   PlanTest() {

@@ -252,8 +252,8 @@ TEST(PlanTest, APlanTooLargeForAMessageIsRefusedNamingBothSizes) {
   const Shards shards = FullyShard(job);
   const std::vector<NodeSlots> nodes = {{"a", 4}};
   const size_t bytes = PlanOf(job, shards, nodes, 1, "").ByteSizeLong();
-  EXPECT_TRUE(MakePlan(job, shards, nodes, 1, "", bytes).ok());
-  const auto plan = MakePlan(job, shards, nodes, 1, "", bytes - 1);
+  EXPECT_TRUE(MakePlan(job, shards, nodes, 1, "", {}, bytes).ok());
+  const auto plan = MakePlan(job, shards, nodes, 1, "", {}, bytes - 1);
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(wire::ReasonOf(plan.status()), v1::ERROR_REASON_LIMIT);
   EXPECT_EQ(plan.status().message(), absl::StrCat("the plan of job 'job' has 4 units and ", bytes,

@@ -143,7 +143,7 @@ std::vector<size_t> StayWhereEqual(const Costs& costs, std::span<const size_t> l
 // Everything where it was, and as little moved as reaches the target.
 absl::StatusOr<Packing> PackInPlace(const Costs& costs, std::span<const size_t> longest_first,
                                     std::span<const size_t> previous, double target) {
-  Packing packing(costs);
+  Packing packing(costs, previous);
   std::vector<size_t> homeless;
   for (const size_t unit : longest_first) {
     if (previous[unit] != kNoSlot && packing.Fits(unit, previous[unit])) {
@@ -154,6 +154,7 @@ absl::StatusOr<Packing> PackInPlace(const Costs& costs, std::span<const size_t> 
   }
   DMUON_RETURN_IF_ERROR(packing.AddWhereFirst(homeless));
   packing.Search(target);
+  packing.Return(target);
   return packing;
 }
 

@@ -109,7 +109,7 @@ bool Packing::AddUnder(std::span<const size_t> units, double most) {
 
 void Packing::Search(double target) {
   work_ = 0;
-  while (work_ < kMaxSearchWork && Improve(target)) {
+  while (work_ < kMaxSearchWork && (Shed(target) || Improve(target))) {
   }
 }
 
@@ -148,6 +148,19 @@ std::vector<size_t> Packing::SlotOf() const {
     for (const size_t unit : units_[slot]) slot_of[unit] = slot;
   }
   return slot_of;
+}
+
+bool Packing::Shed(double target) {
+  const auto [fullest, full] = *by_load_.rbegin();
+  const auto [least, emptiest] = *by_load_.begin();
+  const std::vector<size_t>& units = units_[full];
+  double most = 0.0;  // that one exchange can take from it
+  for (size_t i = 0; i < std::min(kMaxBundle, units.size()); ++i) most += costs_->On(units[i], full);
+  if (units.empty() || fullest - most <= target) return false;
+  const size_t unit = units.front();
+  if (least + costs_->On(unit, emptiest) > target || !Fits(unit, emptiest)) return false;
+  Apply(full, {.worst = fullest, .other = emptiest, .give = {.units = {unit}, .size = 1}});
+  return true;
 }
 
 bool Packing::Improve(double target) {

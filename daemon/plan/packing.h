@@ -110,6 +110,8 @@ class Packing {
     Bundle take = {};  // from the other
   };
 
+  // Moves the fullest slot's longest unit to the emptiest slot if there is room and no exchange can do enough.
+  [[nodiscard]] bool Shed(double target);
   [[nodiscard]] bool Improve(double target);
   // What `unit` adds to the units away from home, or moved where homes do not matter, if it goes to `to`.
   [[nodiscard]] int Moved(size_t unit, size_t from, size_t to) const;

@@ -176,7 +176,7 @@ Packing Stay(const Costs& costs, std::span<const size_t> longest_first,
   const auto consider = [&best, most](Packing packing) {
     if (packing.makespan() > most) return;
     packing.Return(most);
-    const auto rank = [](const Packing& p) { return std::pair(p.away(), p.makespan()); };
+    const auto rank = [](const Packing& p) { return std::pair(p.UnitsAway(), p.makespan()); };
     if (!best.has_value() || rank(packing) < rank(*best)) best = std::move(packing);
   };
   const bool thorough = costs.units() <= kFewUnits;
@@ -200,12 +200,12 @@ absl::StatusOr<Assignment> Assign(const Problem& problem) {
   const Costs costs(problem);
   const std::vector<size_t> longest_first = LongestFirst(costs);
   const double bound = LowerBound(costs.bases(), costs.slots());
-  DMUON_ASSIGN_OR_RETURN(const Packing afresh,
+  DMUON_ASSIGN_OR_RETURN(Packing best,
                          PackAfresh(problem, costs, longest_first, bound * (1 + kCloseEnough)));
-  const Packing& best = problem.previous.empty()
-                            ? afresh
-                            : Stay(costs, longest_first, problem.previous, afresh,
-                                   afresh.makespan() * (1 + kStaySlack));
+  if (!problem.previous.empty()) {
+    const double most = best.makespan() * (1 + kStaySlack);
+    best = Stay(costs, longest_first, problem.previous, best, most);
+  }
   // The bound is above the makespan by rounding only.
   return Assignment{best.SlotOf(), best.makespan(), std::min(bound, best.makespan())};
 }

@@ -115,29 +115,31 @@ void Packing::Search(double target) {
 
 void Packing::Return(double target) {
   work_ = 0;
-  for (bool helped = true; helped && work_ < kMaxSearchWork;) {
-    helped = false;
+  std::vector<bool> changed(units_.size(), true);  // since it was last looked at
+  while (work_ < kMaxSearchWork && std::find(changed.begin(), changed.end(), true) != changed.end()) {
     std::set<std::pair<size_t, size_t>> pairs;
     for (size_t slot = 0; slot < units_.size(); ++slot) {
       for (const size_t unit : units_[slot]) {
-        if (IsAway(unit, slot)) pairs.insert(std::minmax(slot, homes_[unit]));
+        if (!Away(unit, slot) || !(changed[slot] || changed[homes_[unit]])) continue;
+        pairs.insert(std::minmax(slot, homes_[unit]));
       }
     }
+    changed.assign(units_.size(), false);
     for (const auto& [slot, other] : pairs) {
       Exchange best{.worst = target, .moved = 0, .seconds = -kNever};
       Look(slot, other, target, best);
       if (best.other == kNoSlot) continue;
       Apply(slot, best);
-      helped = true;
+      changed[slot] = changed[other] = true;
     }
   }
 }
 
-size_t Packing::away() const {
+size_t Packing::UnitsAway() const {
   size_t away = 0;
   for (size_t slot = 0; slot < units_.size(); ++slot) {
     away += static_cast<size_t>(std::count_if(units_[slot].begin(), units_[slot].end(),
-                                              [&](size_t unit) { return IsAway(unit, slot); }));
+                                              [&](size_t unit) { return Away(unit, slot); }));
   }
   return away;
 }
@@ -188,15 +190,14 @@ int Packing::Moved(size_t unit, size_t from, size_t to) const {
 std::vector<size_t> Packing::Offered(size_t slot, size_t to) const {
   const std::vector<size_t>& units = units_[slot];
   std::vector<size_t> offered;
-  for (size_t begin = 0, end = 0; begin < units.size(); begin = end) {
-    while (end < units.size() && costs_->Alike(units[begin], units[end])) ++end;
-    end = std::max(end, begin + 1);
-    size_t room = kMaxBundle;
-    for (const int moved : {-1, 0, 1}) {
-      for (size_t i = begin; i < end && room > 0; ++i) {
-        if (Moved(units[i], slot, to) != moved) continue;
-        offered.push_back(units[i]);
-        --room;
+  for (size_t begin = 0, end = 0; begin < units.size() && offered.size() < kMaxBundles; begin = end) {
+    do {
+      ++end;
+    } while (end < units.size() && costs_->Alike(units[begin], units[end]));
+    const size_t most = offered.size() + std::min(end - begin, kMaxBundle);
+    for (int moved = -1; offered.size() < most; ++moved) {
+      for (size_t i = begin; i < end && offered.size() < most; ++i) {
+        if (Moved(units[i], slot, to) == moved) offered.push_back(units[i]);
       }
     }
   }

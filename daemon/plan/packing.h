@@ -50,8 +50,8 @@ class Costs {
 
 class Packing {
  public:
-  // Empty slots. `homes` has the slot where each unit would rather be, or kNoSlot; empty where none matters. Both
-  // must outlive it.
+  // Empty slots. `homes` has the slot where each unit would rather be, or kNoSlot; empty where that does not matter.
+  // `costs` and `homes` must outlive it.
   explicit Packing(const Costs& costs, std::span<const size_t> homes = {});
 
   [[nodiscard]] bool Fits(size_t unit, size_t slot) const;
@@ -67,15 +67,14 @@ class Packing {
 
   // Exchanges units between the fullest slot and another, until no slot takes longer than `target`
   // seconds, no exchange helps, or kMaxSearchWork is spent. Never makes the makespan larger.
-  // Prefers exchanges that keep units at home, or of few units where homes do not matter.
+  // Of exchanges that are as good it takes that which leaves most units at home, or moves fewest where homes do not
+  // matter.
   void Search(double target);
-
-  // Exchanges after which more units are at home, between two slots of which one has units that belong to the other,
-  // as long as there are such that leave both within `target` seconds and kMaxSearchWork is not spent.
+  // Exchanges units between slots of which one has a unit whose home is the other, so that more units are at home and
+  // neither slot takes longer than `target` seconds, until there is no such exchange or kMaxSearchWork is spent.
   void Return(double target);
-
   // Units that have a home and are elsewhere.
-  [[nodiscard]] size_t away() const;
+  [[nodiscard]] size_t UnitsAway() const;
   [[nodiscard]] double makespan() const { return by_load_.rbegin()->first; }
   [[nodiscard]] std::vector<size_t> SlotOf() const;
 
@@ -93,17 +92,17 @@ class Packing {
     int64_t bytes = 0;
     std::array<size_t, kMaxBundle> units{};
     size_t size = 0;
-    int moved = 0;    // see Moved
+    int moved = 0;    // sum of Moved
     size_t next = 0;  // where in its slot's list a further unit may be
   };
-  // Bundles of one slot, also the empty one: by what they move, then by seconds.
+  // Bundles of one slot, also the empty one: by `moved`, then by seconds.
   struct Offer {
     std::vector<Bundle> bundles;
-    std::array<size_t, kMaxBundle + kMaxBundle + 2> begin{};  // of -kMaxBundle moved, ...; the last is the end
+    std::array<size_t, kMaxBundle + kMaxBundle + 2> begin{};  // by `moved`, from -kMaxBundle; the last is the end
   };
   struct Exchange {
     double worst;          // the larger of both slots afterwards, or the target if that is larger
-    int moved = 0;         // see Moved
+    int moved = 0;         // sum of Moved
     double seconds = 0.0;  // that the fuller slot loses
     size_t other = kNoSlot;
     Bundle give = {};  // from the fuller slot
@@ -113,11 +112,11 @@ class Packing {
   // Moves the fullest slot's longest unit to the emptiest slot if there is room and no exchange can do enough.
   [[nodiscard]] bool Shed(double target);
   [[nodiscard]] bool Improve(double target);
-  // What `unit` adds to the units away from home, or moved where homes do not matter, if it goes to `to`.
-  [[nodiscard]] int Moved(size_t unit, size_t from, size_t to) const;
-  [[nodiscard]] bool IsAway(size_t unit, size_t slot) const {
+  [[nodiscard]] bool Away(size_t unit, size_t slot) const {
     return !homes_.empty() && homes_[unit] != kNoSlot && homes_[unit] != slot;
   }
+  // By how much the units away from home become more when `unit` goes; 1 where homes do not matter.
+  [[nodiscard]] int Moved(size_t unit, size_t from, size_t to) const;
   [[nodiscard]] std::vector<size_t> Offered(size_t slot, size_t to) const;
   void List(size_t slot, size_t to, Offer& offer) const;
   void Look(size_t full, size_t other, double target, Exchange& best);

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "daemon/plan/ownership.h"
@@ -41,41 +41,31 @@ class LeastMoves {
   // that leave no room for a further unit are tried: where they have more places than there are units, some stay empty,
   // and never those of units that were there. A size of which all have a place counts no further.
   std::optional<size_t> Of(double most) const {
+    const double limit = most * (1 + 1e-12);
     std::vector<Counts> contents;
     Counts content(units_.size(), 0);
-    List(most * (1 + 1e-12), 0, content, contents);
-    std::vector<size_t> weights;
-    size_t states = 1;
-    for (const size_t units : units_) {
-      weights.push_back(states);
-      states *= units + 1;
-    }
-    std::vector<size_t> moves(states, kNever);  // of the slots so far, by state
-    moves[0] = 0;
-    for (const Counts& had : had_) {
-      std::vector<size_t> next(states, kNever);
-      for (const Counts& has : contents) {
-        size_t leave = 0;
-        for (size_t k = 0; k < has.size(); ++k) leave += had[k] - std::min(had[k], has[k]);
-        Counts placed(units_.size(), 0);
-        for (size_t state = 0; state < states; ++state, Next(placed)) {
-          if (moves[state] == kNever) continue;
-          size_t after = 0;
-          for (size_t k = 0; k < has.size(); ++k) {
-            after += weights[k] * std::min(units_[k], placed[k] + has[k]);
-          }
-          next[after] = std::min(next[after], moves[state] + leave);
+    List(limit, 0, content, contents);
+    std::unordered_map<size_t, size_t> moves = {{0, 0}};  // of the slots so far, by state
+    for (size_t slot = 0; slot < had_.size(); ++slot) {
+      const double room = static_cast<double>(had_.size() - slot) * limit;
+      std::unordered_map<size_t, size_t> next;
+      for (const auto& [state, moved] : moves) {
+        const Counts placed = PlacedIn(state);
+        if (SecondsWithout(placed) > room) continue;
+        for (const Counts& has : contents) {
+          const auto [found, added] = next.emplace(StateAfter(placed, has), moved + Leaving(slot, has));
+          if (!added) found->second = std::min(found->second, moved + Leaving(slot, has));
         }
       }
       moves = std::move(next);
     }
-    if (moves.back() == kNever) return std::nullopt;
-    return moves.back();
+    const auto all = moves.find(StateAfter(units_, units_));
+    if (all == moves.end()) return std::nullopt;
+    return all->second;
   }
 
  private:
   using Counts = std::vector<size_t>;  // units, by size
-  static constexpr size_t kNever = std::numeric_limits<size_t>::max();
 
   // Every content of a slot of `room` seconds, of sizes from `size`, that has no room for one more unit.
   void List(double room, size_t size, Counts& content, std::vector<Counts>& contents) const {
@@ -95,9 +85,31 @@ class LeastMoves {
     content[size] = 0;
   }
 
-  // The digits of the next state.
-  void Next(Counts& placed) const {
-    for (size_t k = 0; k < placed.size() && ++placed[k] > units_[k]; ++k) placed[k] = 0;
+  double SecondsWithout(const Counts& placed) const {
+    double seconds = 0.0;
+    for (size_t k = 0; k < placed.size(); ++k) seconds += static_cast<double>(units_[k] - placed[k]) * seconds_[k];
+    return seconds;
+  }
+
+  Counts PlacedIn(size_t state) const {
+    Counts placed;
+    for (const size_t units : units_) {
+      placed.push_back(state % (units + 1));
+      state /= units + 1;
+    }
+    return placed;
+  }
+
+  size_t StateAfter(const Counts& placed, const Counts& has) const {
+    size_t state = 0;
+    for (size_t k = units_.size(); k-- > 0;) state = state * (units_[k] + 1) + std::min(units_[k], placed[k] + has[k]);
+    return state;
+  }
+
+  size_t Leaving(size_t slot, const Counts& has) const {
+    size_t units = 0;
+    for (size_t k = 0; k < has.size(); ++k) units += had_[slot][k] - std::min(had_[slot][k], has[k]);
+    return units;
   }
 
   std::vector<double> seconds_;  // of each size

@@ -63,7 +63,8 @@ inline constexpr double kStaySlack = 0.02;
 // small enough, and then units go back home where that is possible. Of up to 4 000 units two more plans are made: one
 // by smaller steps, and the plan made afresh, its slots named so that they keep what they can, with units that go back
 // home. The plan with the fewest moves is the answer, or of equal ones that with the smallest makespan. Small problems
-// and public models come within a few units of the fewest moves there are (tests/daemon/plan/optimum_test.cc).
+// of few sizes come within two moves of the fewest there are, public models of few shapes within one
+// (tests/daemon/plan/optimum_test.cc).
 //
 //   RESOURCE_EXHAUSTED/LIMIT  a unit finds no slot with room. Memory is packed as well as time is,
 //                             so that a cap a few percent above total / slots is met as a rule.

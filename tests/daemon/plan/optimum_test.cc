@@ -94,8 +94,8 @@ TEST(OptimumTest, TheBoundSeesThatUnitsAreWhole) {
   EXPECT_DOUBLE_EQ(LowerBound({}, 5), 0.0);
 }
 
-// In how many of 300 problems of few sizes not more moves than has to, or `most` more than has to in any. A slot
-// comes or goes; units were where a plan had put them, or anywhere.
+// A slot comes or goes in 300 problems of few sizes; before, units were where a plan had put them, or anywhere. Checks
+// that at most `most` units move too many; how often none did.
 int RoundsWithLeastMoves(bool planned, size_t most) {
   std::mt19937 random(22);
   int least = 0;

@@ -16,13 +16,6 @@ using wire::Box;
 
 int64_t End(const Box& box, size_t d) { return box.offset[d] + box.length[d]; }
 
-bool Overlap(const Box& a, const Box& b) {
-  for (size_t d = 0; d < static_cast<size_t>(a.ndim); ++d) {
-    if (a.offset[d] >= End(b, d) || b.offset[d] >= End(a, d)) return false;
-  }
-  return true;
-}
-
 size_t CountDistinctOffsets(std::span<const HeldBox> boxes, size_t d) {
   std::vector<int64_t> offsets;
   offsets.reserve(boxes.size());
@@ -69,6 +62,13 @@ void Subtract(Box piece, const Box& cut, std::vector<Box>& rest) {
 
 Box WholeOf(const v1::Tensor& tensor) {
   return wire::WholeBox({tensor.shape().data(), static_cast<size_t>(tensor.shape_size())});
+}
+
+bool Overlap(const Box& a, const Box& b) {
+  for (size_t d = 0; d < static_cast<size_t>(a.ndim); ++d) {
+    if (a.offset[d] >= End(b, d) || b.offset[d] >= End(a, d)) return false;
+  }
+  return true;
 }
 
 void KeepDistinct(std::vector<HeldBox>& held) {

@@ -20,6 +20,9 @@ namespace dmuon::plan {
 // All of a tensor.
 wire::Box WholeOf(const v1::Tensor& tensor);
 
+// Whether two boxes of one tensor, neither of them empty, share an element.
+bool Overlap(const wire::Box& a, const wire::Box& b);
+
 // A box and the first rank that holds it. Points into the caller's boxes.
 struct HeldBox {
   const wire::Box* box;

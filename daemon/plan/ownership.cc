@@ -3,8 +3,9 @@
 #include "daemon/plan/ownership.h"
 
 #include <algorithm>
-#include <iterator>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -19,6 +20,8 @@ namespace {
 constexpr double kCloseEnough = 5e-4;
 // Halvings of the range between the lower bound and what longest first and its search reached.
 constexpr int kMaxHalvings = 10;
+// With more units the first way to keep them at home is as good as the others, which take long.
+constexpr size_t kFewUnits = 4'000;
 
 std::vector<size_t> LongestFirst(const Costs& costs) {
   std::vector<size_t> order(costs.units());
@@ -86,64 +89,74 @@ std::vector<size_t> SortsOf(const Costs& costs, std::span<const size_t> longest_
   return sort_of;
 }
 
+// How many units of each sort each slot has, by sort.
+std::vector<std::map<size_t, size_t>> CountSorts(size_t slots, std::span<const size_t> sort_of,
+                                                 std::span<const size_t> slot_of) {
+  std::vector<std::map<size_t, size_t>> counts(slots);
+  for (size_t unit = 0; unit < slot_of.size(); ++unit) {
+    if (slot_of[unit] != kNoSlot) ++counts[slot_of[unit]][sort_of[unit]];
+  }
+  return counts;
+}
+
 // Gives each slot another's units, on the same node unless nodes do not matter, so that it has many
 // of the sorts that it had.
 std::vector<size_t> RenameSlots(const Costs& costs, std::span<const size_t> sort_of,
                                 std::span<const size_t> previous, std::span<const size_t> slot_of) {
-  std::vector<std::vector<size_t>> had(costs.slots());
-  std::vector<std::vector<size_t>> has(costs.slots());
-  for (size_t unit = 0; unit < slot_of.size(); ++unit) {
-    if (previous[unit] != kNoSlot) had[previous[unit]].push_back(sort_of[unit]);
-    has[slot_of[unit]].push_back(sort_of[unit]);
-  }
-  for (auto* sorts : {&had, &has}) {
-    for (std::vector<size_t>& of_slot : *sorts) std::sort(of_slot.begin(), of_slot.end());
+  const auto had = CountSorts(costs.slots(), sort_of, previous);
+  const auto has = CountSorts(costs.slots(), sort_of, slot_of);
+  std::vector<std::vector<std::pair<size_t, size_t>>> holders(costs.units());  // slot and count, by sort
+  for (size_t slot = 0; slot < costs.slots(); ++slot) {
+    for (const auto& [sort, count] : has[slot]) holders[sort].emplace_back(slot, count);
   }
   std::vector<size_t> name_of(costs.slots(), kNoSlot);
-  std::vector<size_t> both;
   for (size_t slot = 0; slot < costs.slots(); ++slot) {
+    std::vector<size_t> both(costs.slots(), 0);
+    for (const auto& [sort, before] : had[slot]) {
+      for (const auto& [other, now] : holders[sort]) both[other] += std::min(before, now);
+    }
     size_t best = kNoSlot;
-    size_t most = 0;
     for (size_t other = 0; other < costs.slots(); ++other) {
       if (name_of[other] != kNoSlot || !costs.Interchangeable(slot, other)) continue;
-      both.clear();
-      std::set_intersection(had[slot].begin(), had[slot].end(), has[other].begin(),
-                            has[other].end(), std::back_inserter(both));
-      if (best != kNoSlot && both.size() <= most) continue;
-      best = other;
-      most = both.size();
+      if (best == kNoSlot || both[other] > both[best]) best = other;
     }
     name_of[best] = slot;
   }
   return name_of;
 }
 
-// As good as `slot_of`, with slots renamed and units exchanged that are alike.
-std::vector<size_t> StayWhereEqual(const Costs& costs, std::span<const size_t> longest_first,
-                                   std::span<const size_t> previous,
-                                   std::span<const size_t> slot_of) {
+// As good as `afresh`, with slots renamed and units exchanged that are alike.
+Packing StayWhereEqual(const Costs& costs, std::span<const size_t> longest_first,
+                       std::span<const size_t> previous, const Packing& afresh) {
+  const std::vector<size_t> slot_of = afresh.SlotOf();
   const std::vector<size_t> sort_of = SortsOf(costs, longest_first);
   const std::vector<size_t> name_of = RenameSlots(costs, sort_of, previous, slot_of);
   std::vector<std::multiset<size_t>> places(costs.units());  // of each sort
   for (const size_t unit : longest_first) places[sort_of[unit]].insert(name_of[slot_of[unit]]);
-  std::vector<size_t> stayed(costs.units(), kNoSlot);
-  for (const bool only_own : {true, false}) {
-    for (const size_t unit : longest_first) {
-      if (stayed[unit] != kNoSlot) continue;
-      std::multiset<size_t>& free = places[sort_of[unit]];
-      const auto place = only_own ? free.find(previous[unit]) : free.begin();
-      if (place == free.end()) continue;
-      stayed[unit] = *place;
-      free.erase(place);
+  Packing stayed(costs, previous);
+  std::vector<size_t> others;
+  for (const size_t unit : longest_first) {
+    std::multiset<size_t>& free = places[sort_of[unit]];
+    const auto own = free.find(previous[unit]);
+    if (own == free.end()) {
+      others.push_back(unit);
+      continue;
     }
+    stayed.Add(unit, *own);
+    free.erase(own);
+  }
+  for (const size_t unit : others) {
+    std::multiset<size_t>& free = places[sort_of[unit]];
+    stayed.Add(unit, *free.begin());
+    free.erase(free.begin());
   }
   return stayed;
 }
 
-// Everything where it was, and as little moved as reaches the target.
-absl::StatusOr<Packing> PackInPlace(const Costs& costs, std::span<const size_t> longest_first,
-                                    std::span<const size_t> previous, double target) {
-  Packing packing(costs);
+// Everything where it was, and the rest where it ends first.
+absl::StatusOr<Packing> PutBack(const Costs& costs, std::span<const size_t> longest_first,
+                                std::span<const size_t> previous) {
+  Packing packing(costs, previous);
   std::vector<size_t> homeless;
   for (const size_t unit : longest_first) {
     if (previous[unit] != kNoSlot && packing.Fits(unit, previous[unit])) {
@@ -153,8 +166,32 @@ absl::StatusOr<Packing> PackInPlace(const Costs& costs, std::span<const size_t> 
     }
   }
   DMUON_RETURN_IF_ERROR(packing.AddWhereFirst(homeless));
-  packing.Search(target);
   return packing;
+}
+
+// Within `most` seconds, as `afresh` is, and with as few units away from home as are found.
+Packing Stay(const Costs& costs, std::span<const size_t> longest_first,
+             std::span<const size_t> previous, const Packing& afresh, double most) {
+  std::optional<Packing> best;
+  const auto consider = [&best, most](Packing packing) {
+    if (packing.makespan() > most) return;
+    packing.Return(most);
+    const auto rank = [](const Packing& p) { return std::pair(p.UnitsAway(), p.makespan()); };
+    if (!best.has_value() || rank(packing) < rank(*best)) best = std::move(packing);
+  };
+  const bool thorough = costs.units() <= kFewUnits;
+  if (const auto start = PutBack(costs, longest_first, previous); start.ok()) {
+    Packing direct = *start;
+    direct.Search(most);
+    consider(std::move(direct));
+    if (thorough) {
+      Packing by_steps = *start;
+      Refine(by_steps, most);
+      consider(std::move(by_steps));
+    }
+  }
+  if (thorough || !best.has_value()) consider(StayWhereEqual(costs, longest_first, previous, afresh));
+  return best.has_value() ? *std::move(best) : afresh;
 }
 
 }  // namespace
@@ -163,21 +200,14 @@ absl::StatusOr<Assignment> Assign(const Problem& problem) {
   const Costs costs(problem);
   const std::vector<size_t> longest_first = LongestFirst(costs);
   const double bound = LowerBound(costs.bases(), costs.slots());
-  DMUON_ASSIGN_OR_RETURN(const Packing afresh,
+  DMUON_ASSIGN_OR_RETURN(Packing best,
                          PackAfresh(problem, costs, longest_first, bound * (1 + kCloseEnough)));
-  Assignment found{afresh.SlotOf(), afresh.makespan()};
   if (!problem.previous.empty()) {
-    const double most = found.makespan * (1 + kStaySlack);
-    const auto in_place = PackInPlace(costs, longest_first, problem.previous, most);
-    if (in_place.ok() && in_place->makespan() <= most) {
-      found = {in_place->SlotOf(), in_place->makespan()};
-    } else {
-      found.slot_of = StayWhereEqual(costs, longest_first, problem.previous, found.slot_of);
-    }
+    const double most = best.makespan() * (1 + kStaySlack);
+    best = Stay(costs, longest_first, problem.previous, best, most);
   }
   // The bound is above the makespan by rounding only.
-  found.lower_bound = std::min(bound, found.makespan);
-  return found;
+  return Assignment{best.SlotOf(), best.makespan(), std::min(bound, best.makespan())};
 }
 
 }  // namespace dmuon::plan

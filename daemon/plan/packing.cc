@@ -14,6 +14,7 @@ namespace {
 
 // Below this a "smaller" makespan is rounding, and a search could go round in circles.
 constexpr double kLeastGain = 1e-9;
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -52,8 +53,8 @@ bool Costs::Alike(size_t a, size_t b) const {
   return uniform_ && base_[a] == base_[b] && Bytes(a) == Bytes(b);
 }
 
-Packing::Packing(const Costs& costs)
-    : costs_(&costs), units_(costs.slots()), loads_(costs.slots(), 0.0), bytes_(costs.slots(), 0) {
+Packing::Packing(const Costs& costs, std::span<const size_t> homes)
+    : costs_(&costs), homes_(homes), units_(costs.slots()), loads_(costs.slots(), 0.0), bytes_(costs.slots(), 0) {
   for (size_t slot = 0; slot < costs.slots(); ++slot) by_load_.emplace(0.0, slot);
 }
 
@@ -108,8 +109,39 @@ bool Packing::AddUnder(std::span<const size_t> units, double most) {
 
 void Packing::Search(double target) {
   work_ = 0;
-  while (work_ < kMaxSearchWork && Improve(target)) {
+  while (work_ < kMaxSearchWork && (Shed(target) || Improve(target))) {
   }
+}
+
+void Packing::Return(double target) {
+  work_ = 0;
+  std::vector<bool> changed(units_.size(), true);  // since it was last looked at
+  while (work_ < kMaxSearchWork && std::find(changed.begin(), changed.end(), true) != changed.end()) {
+    std::set<std::pair<size_t, size_t>> pairs;
+    for (size_t slot = 0; slot < units_.size(); ++slot) {
+      for (const size_t unit : units_[slot]) {
+        if (!Away(unit, slot) || !(changed[slot] || changed[homes_[unit]])) continue;
+        pairs.insert(std::minmax(slot, homes_[unit]));
+      }
+    }
+    changed.assign(units_.size(), false);
+    for (const auto& [slot, other] : pairs) {
+      Exchange best{.worst = target, .moved = 0, .seconds = -kNever};
+      Look(slot, other, target, best);
+      if (best.other == kNoSlot) continue;
+      Apply(slot, best);
+      changed[slot] = changed[other] = true;
+    }
+  }
+}
+
+size_t Packing::UnitsAway() const {
+  size_t away = 0;
+  for (size_t slot = 0; slot < units_.size(); ++slot) {
+    away += static_cast<size_t>(std::count_if(units_[slot].begin(), units_[slot].end(),
+                                              [&](size_t unit) { return Away(unit, slot); }));
+  }
+  return away;
 }
 
 std::vector<size_t> Packing::SlotOf() const {
@@ -120,10 +152,22 @@ std::vector<size_t> Packing::SlotOf() const {
   return slot_of;
 }
 
+bool Packing::Shed(double target) {
+  const auto [fullest, full] = *by_load_.rbegin();
+  const auto [least, emptiest] = *by_load_.begin();
+  const std::vector<size_t>& units = units_[full];
+  double most = 0.0;  // that one exchange can take from it
+  for (size_t i = 0; i < std::min(kMaxBundle, units.size()); ++i) most += costs_->On(units[i], full);
+  if (units.empty() || fullest - most <= target) return false;
+  const size_t unit = units.front();
+  if (least + costs_->On(unit, emptiest) > target || !Fits(unit, emptiest)) return false;
+  Apply(full, {.worst = fullest, .other = emptiest, .give = {.units = {unit}, .size = 1}});
+  return true;
+}
+
 bool Packing::Improve(double target) {
   const auto [fullest, full] = *by_load_.rbegin();
   if (fullest <= target) return false;
-  List(full, give_);
   Exchange best{.worst = fullest * (1 - kLeastGain)};
   for (const auto& [load, other] : by_load_) {
     // The two cannot do better than halves of what they have, and the rest have more.
@@ -136,45 +180,72 @@ bool Packing::Improve(double target) {
   return true;
 }
 
-// Every multiset of up to kMaxBundle units, but one of those that are alike.
-void Packing::List(size_t slot, Offer& offer) const {
+int Packing::Moved(size_t unit, size_t from, size_t to) const {
+  if (homes_.empty()) return 1;
+  return (homes_[unit] == from ? 1 : 0) - (homes_[unit] == to ? 1 : 0);
+}
+
+// Of units that are alike as many as a bundle may hold; those first that belong to `to`, and last those that belong
+// to `slot`.
+std::vector<size_t> Packing::Offered(size_t slot, size_t to) const {
   const std::vector<size_t>& units = units_[slot];
-  offer.bundles.assign(1, Bundle{});
-  offer.begin.fill(0);
-  for (size_t size = 1; size <= kMaxBundle; ++size) {
-    const size_t end = offer.bundles.size();
-    offer.begin[size] = end;
-    for (size_t i = offer.begin[size - 1]; i < end; ++i) {
-      const size_t first = offer.bundles[i].next;
-      for (size_t j = first; j < units.size() && offer.bundles.size() < kMaxBundles; ++j) {
-        if (j > first && costs_->Alike(units[j], units[j - 1])) continue;
-        Bundle more = offer.bundles[i];
-        more.seconds += costs_->Base(units[j]);
-        more.bytes += costs_->Bytes(units[j]);
-        more.units[more.size++] = units[j];
-        more.next = j + 1;
-        offer.bundles.push_back(more);
+  std::vector<size_t> offered;
+  for (size_t begin = 0, end = 0; begin < units.size() && offered.size() < kMaxBundles; begin = end) {
+    do {
+      ++end;
+    } while (end < units.size() && costs_->Alike(units[begin], units[end]));
+    const size_t most = offered.size() + std::min(end - begin, kMaxBundle);
+    for (int moved = -1; offered.size() < most; ++moved) {
+      for (size_t i = begin; i < end && offered.size() < most; ++i) {
+        if (Moved(units[i], slot, to) == moved) offered.push_back(units[i]);
       }
     }
   }
-  offer.begin[kMaxBundle + 1] = offer.bundles.size();
-  for (size_t size = 1; size <= kMaxBundle; ++size) {
-    std::stable_sort(offer.bundles.begin() + static_cast<ptrdiff_t>(offer.begin[size]),
-                     offer.bundles.begin() + static_cast<ptrdiff_t>(offer.begin[size + 1]),
-                     [](const Bundle& a, const Bundle& b) { return a.seconds < b.seconds; });
+  return offered;
+}
+
+// Every multiset of up to kMaxBundle units, but one of those that are alike.
+void Packing::List(size_t slot, size_t to, Offer& offer) const {
+  const std::vector<size_t> units = Offered(slot, to);
+  std::vector<Bundle>& bundles = offer.bundles;
+  bundles.assign(1, Bundle{});
+  for (size_t size = 1, begin = 0; size <= kMaxBundle; ++size) {
+    const size_t end = bundles.size();
+    for (size_t i = begin; i < end; ++i) {
+      const size_t first = bundles[i].next;
+      for (size_t j = first; j < units.size() && bundles.size() < kMaxBundles; ++j) {
+        if (j > first && costs_->Alike(units[j], units[j - 1])) continue;
+        Bundle more = bundles[i];
+        more.seconds += costs_->Base(units[j]);
+        more.bytes += costs_->Bytes(units[j]);
+        more.units[more.size++] = units[j];
+        more.moved += Moved(units[j], slot, to);
+        more.next = j + 1;
+        bundles.push_back(more);
+      }
+    }
+    begin = end;
+  }
+  std::stable_sort(bundles.begin(), bundles.end(), [](const Bundle& a, const Bundle& b) {
+    return std::tuple(a.moved, a.seconds) < std::tuple(b.moved, b.seconds);
+  });
+  for (size_t i = 0, group = 0; group < offer.begin.size(); ++group) {
+    while (i < bundles.size() && bundles[i].moved + static_cast<int>(kMaxBundle) < static_cast<int>(group)) ++i;
+    offer.begin[group] = i;
   }
 }
 
 // For every bundle of the fuller slot, those of the other that come nearest to the ideal gain.
 void Packing::Look(size_t full, size_t other, double target, Exchange& best) {
-  List(other, take_);
+  List(full, other, give_);
+  List(other, full, take_);
   const double excess = loads_[full] - target;
   // Just enough to reach the target where the other has room for that; halves otherwise.
   const double gain = std::min(excess, (loads_[full] - loads_[other]) / 2);
   for (const Bundle& give : give_.bundles) {
-    for (size_t size = 0; size <= kMaxBundle; ++size) {
-      const auto begin = take_.bundles.begin() + static_cast<ptrdiff_t>(take_.begin[size]);
-      const auto end = take_.bundles.begin() + static_cast<ptrdiff_t>(take_.begin[size + 1]);
+    for (size_t group = 0; group + 1 < take_.begin.size(); ++group) {
+      const auto begin = take_.bundles.begin() + static_cast<ptrdiff_t>(take_.begin[group]);
+      const auto end = take_.bundles.begin() + static_cast<ptrdiff_t>(take_.begin[group + 1]);
       const auto above = std::partition_point(
           begin, end,
           [wanted = give.seconds - gain](const Bundle& take) { return take.seconds <= wanted; });
@@ -190,7 +261,7 @@ void Packing::Consider(size_t full, size_t other, double target, const Bundle& g
   const double left = loads_[full] - On(give, full) + On(take, full);
   const double right = loads_[other] - On(take, other) + On(give, other);
   const double worst = std::max({left, right, target});
-  const size_t moved = give.size + take.size;
+  const int moved = give.moved + take.moved;
   const double seconds = loads_[full] - left;
   if (std::tuple(worst, moved, seconds) >= std::tuple(best.worst, best.moved, best.seconds)) return;
   const int64_t bytes = give.bytes - take.bytes;

@@ -50,8 +50,9 @@ class Costs {
 
 class Packing {
  public:
-  // Empty slots. `costs` must outlive it.
-  explicit Packing(const Costs& costs);
+  // Empty slots. `homes` has the slot where each unit would rather be, or kNoSlot; empty where that does not matter.
+  // `costs` and `homes` must outlive it.
+  explicit Packing(const Costs& costs, std::span<const size_t> homes = {});
 
   [[nodiscard]] bool Fits(size_t unit, size_t slot) const;
   // RESOURCE_EXHAUSTED/LIMIT, naming the room there is, when it does not fit.
@@ -66,9 +67,14 @@ class Packing {
 
   // Exchanges units between the fullest slot and another, until no slot takes longer than `target`
   // seconds, no exchange helps, or kMaxSearchWork is spent. Never makes the makespan larger.
-  // Prefers exchanges of few units.
+  // Of exchanges that are as good it takes that which leaves most units at home, or moves fewest where homes do not
+  // matter.
   void Search(double target);
-
+  // Exchanges units between slots of which one has a unit whose home is the other, so that more units are at home and
+  // neither slot takes longer than `target` seconds, until there is no such exchange or kMaxSearchWork is spent.
+  void Return(double target);
+  // Units that have a home and are elsewhere.
+  [[nodiscard]] size_t UnitsAway() const;
   [[nodiscard]] double makespan() const { return by_load_.rbegin()->first; }
   [[nodiscard]] std::vector<size_t> SlotOf() const;
 
@@ -86,24 +92,33 @@ class Packing {
     int64_t bytes = 0;
     std::array<size_t, kMaxBundle> units{};
     size_t size = 0;
+    int moved = 0;    // sum of Moved
     size_t next = 0;  // where in its slot's list a further unit may be
   };
-  // Bundles of one slot: none, then of one unit, of two, ...; those of a size by seconds.
+  // Bundles of one slot, also the empty one: by `moved`, then by seconds.
   struct Offer {
     std::vector<Bundle> bundles;
-    std::array<size_t, kMaxBundle + 2> begin{};  // of each size; the last is the end
+    std::array<size_t, kMaxBundle + kMaxBundle + 2> begin{};  // by `moved`, from -kMaxBundle; the last is the end
   };
   struct Exchange {
     double worst;          // the larger of both slots afterwards, or the target if that is larger
-    size_t moved = 0;      // units that change their slot
+    int moved = 0;         // sum of Moved
     double seconds = 0.0;  // that the fuller slot loses
     size_t other = kNoSlot;
     Bundle give = {};  // from the fuller slot
     Bundle take = {};  // from the other
   };
 
+  // Moves the fullest slot's longest unit to the emptiest slot if there is room and no exchange can do enough.
+  [[nodiscard]] bool Shed(double target);
   [[nodiscard]] bool Improve(double target);
-  void List(size_t slot, Offer& offer) const;
+  [[nodiscard]] bool Away(size_t unit, size_t slot) const {
+    return !homes_.empty() && homes_[unit] != kNoSlot && homes_[unit] != slot;
+  }
+  // By how much the units away from home become more when `unit` goes; 1 where homes do not matter.
+  [[nodiscard]] int Moved(size_t unit, size_t from, size_t to) const;
+  [[nodiscard]] std::vector<size_t> Offered(size_t slot, size_t to) const;
+  void List(size_t slot, size_t to, Offer& offer) const;
   void Look(size_t full, size_t other, double target, Exchange& best);
   void Consider(size_t full, size_t other, double target, const Bundle& give, const Bundle& take,
                 Exchange& best);
@@ -113,6 +128,7 @@ class Packing {
   void SetLoad(size_t slot, double load);
 
   const Costs* costs_;
+  std::span<const size_t> homes_;
   std::vector<std::vector<size_t>> units_;  // of each slot, as Before orders them
   std::vector<double> loads_;               // seconds
   std::vector<int64_t> bytes_;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "daemon/plan/box_set.h"
 #include "wire/box.h"
 #include "wire/validate.h"
 
@@ -30,7 +31,7 @@ class UnitPieces {
         parameters_(Distinct(shards, rank_nodes, tensor, box, &wire::ShardBoxes::param)) {
     // All workers that have a part say the same: coverage is proved.
     for (const std::vector<wire::ShardBoxes>& shard : shards) {
-      if (!Intersect(shard[tensor].grad, box).empty()) reduced_ = shard[tensor].reduced;
+      if (!shard[tensor].grad.empty()) reduced_ = shard[tensor].reduced;
     }
     for (const auto& [piece, copies] : parameters_) {
       for (const auto& [node, count] : copies) wanted_[node].push_back(piece);
@@ -51,13 +52,15 @@ class UnitPieces {
                                               Box wire::ShardBoxes::* box_of) {
     std::map<Box, CopiesByNode> pieces;
     for (size_t rank = 0; rank < shards.size(); ++rank) {
-      const Box piece = Intersect(shards[rank][tensor].*box_of, unit);
-      if (!piece.empty()) ++pieces[piece][rank_nodes[rank]];
+      const Box& held = shards[rank][tensor].*box_of;
+      if (held.empty() || !Overlap(held, unit)) continue;
+      ++pieces[Intersect(held, unit)][rank_nodes[rank]];
     }
     return pieces;
   }
 
   static void DropInner(std::vector<Box>& pieces) {
+    if (pieces.size() == 1) return;
     const std::vector<Box> all = pieces;
     std::erase_if(pieces, [&](const Box& piece) {
       return std::any_of(all.begin(), all.end(), [&](const Box& other) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/coefficients.h"
+#include "tests/daemon/plan/least_moves.h"
 #include "tests/support/model_shapes.h"
 #include "wire/error.h"
 
@@ -255,15 +256,9 @@ TEST(OwnershipStabilityTest, NothingMovesWhenNothingChanges) {
   }
 }
 
-// Prices of a model's matrices, and how many in a hundred may move beside what must.
-struct Priced {
-  std::vector<double> costs;
-  size_t leaving, joining;
-};
-
-// As if all were orthogonalised in the standard form, and as plans price them. The latter are less commensurable:
-// for GPT-2 on one slot a node an exact search finds 4 and 12 moves where this one makes 6 and 15 (2026-11-30).
-std::vector<Priced> PricesOf(const ModelShapes& model) {
+// Prices of a model's matrices: as if all were orthogonalised in the standard form, and as plans price them. The latter
+// are less commensurable.
+std::vector<std::vector<double>> PricesOf(const ModelShapes& model) {
   constexpr SlotSpeed kSpeed;
   std::vector<double> standard;
   for (int layer = 0; layer < model.layers; ++layer) {
@@ -275,7 +270,7 @@ std::vector<Priced> PricesOf(const ModelShapes& model) {
       standard.insert(standard.end(), static_cast<size_t>(shape.copies), seconds);
     }
   }
-  return {{std::move(standard), 10, 30}, {MatrixSeconds(model), 15, 33}};
+  return {std::move(standard), MatrixSeconds(model)};
 }
 
 // A plan for 7 nodes made from one for 8 and back, for each public model.
@@ -286,7 +281,7 @@ TEST_P(OwnershipNodeChangeTest, LittleMovesBesidesWhatALeavingNodeOwned) {
   const std::vector<uint32_t> seven(7, GetParam());
   for (const ModelShapes& model : PublicModels()) {
     SCOPED_TRACE(model.name);
-    for (const auto& [costs, may_move, joining] : PricesOf(model)) {
+    for (const std::vector<double>& costs : PricesOf(model)) {
       std::vector<size_t> previous = Assigned({.costs = costs, .slots_per_node = eight}).slot_of;
       for (size_t& slot : previous) slot = slot < 7 * GetParam() ? slot : kNoSlot;
       const auto lost = std::count(previous.begin(), previous.end(), kNoSlot);
@@ -294,8 +289,10 @@ TEST_P(OwnershipNodeChangeTest, LittleMovesBesidesWhatALeavingNodeOwned) {
       const Assignment left =
           Assigned({.costs = costs, .slots_per_node = seven, .previous = previous});
       EXPECT_LE(left.makespan, (1 + kStaySlack) * afresh);
-      EXPECT_GE(Stayed(previous, left.slot_of) + static_cast<size_t>(lost) + costs.size() * may_move / 100,
-                costs.size());
+      const size_t moved = costs.size() - static_cast<size_t>(lost) - Stayed(previous, left.slot_of);
+      if (moved <= costs.size() / 10) continue;
+      // Llama-3.1-70B on 8 slots a node: no plan within the slack moves fewer than 72 of 560.
+      EXPECT_EQ(moved, LeastMoves(costs, previous, 7 * GetParam()).Of((1 + kStaySlack) * afresh));
     }
   }
 }
@@ -305,7 +302,7 @@ TEST_P(OwnershipNodeChangeTest, ANodeThatJoinsTakesFewFromTheOthers) {
   const std::vector<uint32_t> seven(7, GetParam());
   for (const ModelShapes& model : PublicModels()) {
     SCOPED_TRACE(model.name);
-    for (const auto& [costs, leaving, may_move] : PricesOf(model)) {
+    for (const std::vector<double>& costs : PricesOf(model)) {
       const std::vector<size_t> previous =
           Assigned({.costs = costs, .slots_per_node = seven}).slot_of;
       const double afresh = Assigned({.costs = costs, .slots_per_node = eight}).makespan;
@@ -313,8 +310,7 @@ TEST_P(OwnershipNodeChangeTest, ANodeThatJoinsTakesFewFromTheOthers) {
           Assigned({.costs = costs, .slots_per_node = eight, .previous = previous});
       EXPECT_LE(joined.makespan, (1 + kStaySlack) * afresh);
       // An eighth would have to move if units could be cut.
-      EXPECT_GE(Stayed(previous, joined.slot_of) + costs.size() * may_move / 100, costs.size())
-          << costs.size() - Stayed(previous, joined.slot_of);
+      EXPECT_LE(costs.size() - Stayed(previous, joined.slot_of), costs.size() * 3 / 10);
     }
   }
 }
@@ -341,10 +337,61 @@ TEST(OwnershipStabilityTest, SmallProblemsMoveAboutAsFewAsCanBe) {
     });
     const Assignment found = Assigned(problem);
     EXPECT_LE(found.makespan, most);
-    EXPECT_LE(best, Stayed(previous, found.slot_of) + 3);
+    EXPECT_LE(best, Stayed(previous, found.slot_of) + 1);
     fewest += best == Stayed(previous, found.slot_of) ? 1 : 0;
   }
-  EXPECT_GE(fewest, 300 * 3 / 4);
+  EXPECT_GE(fewest, 300 * 95 / 100);
+}
+
+TEST(OwnershipStabilityTest, ANodeThatJoinsManyUnitsTakesItsShareOfTheLongest) {
+  std::mt19937 random(17);
+  std::vector<double> costs(40'000);
+  for (double& cost : costs) cost = 1e-9 * static_cast<double>(100'000 + random() % 1'000'000);
+  const uint32_t slots = 32;
+  const std::vector<size_t> previous = Spread(costs, 28).slot_of;
+  const Assignment joined = Assigned({.costs = costs, .slots_per_node = {&slots, 1}, .previous = previous});
+  EXPECT_LE(joined.makespan, (1 + kStaySlack) * Spread(costs, slots).makespan);
+  EXPECT_LE(costs.size() - Stayed(previous, joined.slot_of), costs.size() / 8);
+}
+
+TEST(OwnershipStabilityTest, UnderACapAndAWireAboutAsFewMoveAsCanBe) {
+  std::mt19937 random(18);
+  int fewest = 0;  // rounds in which nothing moved that could have stayed
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(testing::Message() << "seed 18, round " << round);
+    const std::vector<uint32_t> nodes = {1, 2};
+    std::vector<double> costs(8);
+    std::vector<int64_t> bytes(8), wire(16);
+    std::vector<size_t> previous(8);
+    for (double& cost : costs) cost = static_cast<double>(1 + random() % 20);
+    for (int64_t& size : bytes) size = static_cast<int64_t>(1 + random() % 20);
+    for (int64_t& size : wire) size = static_cast<int64_t>(random() % 20);
+    for (size_t& slot : previous) slot = random() % 4 == 0 ? kNoSlot : random() % 3;
+    Problem problem{.costs = costs,
+                    .slots_per_node = nodes,
+                    .bytes = bytes,
+                    .slot_bytes = std::accumulate(bytes.begin(), bytes.end(), int64_t{0}) * 2 / 5 + 20,
+                    .wire_bytes = [&](size_t unit, size_t node) { return wire[2 * unit + node]; },
+                    .seconds_per_wire_byte = 0.5};
+    const double most = Assigned(problem).makespan * (1 + kStaySlack);
+    problem.previous = previous;
+    const auto within_cap = [&](const std::vector<size_t>& slot_of) {
+      std::vector<int64_t> used(3, 0);
+      for (size_t i = 0; i < bytes.size(); ++i) used[slot_of[i]] += bytes[i];
+      return *std::max_element(used.begin(), used.end()) <= problem.slot_bytes;
+    };
+    size_t best = 0;
+    ForEach(costs.size(), 3, [&](const std::vector<size_t>& slot_of) {
+      if (Stayed(previous, slot_of) <= best || !within_cap(slot_of)) return;
+      if (MaxLoad(problem, slot_of) <= most + 1e-9) best = Stayed(previous, slot_of);
+    });
+    const Assignment found = Assigned(problem);
+    EXPECT_LE(found.makespan, most);
+    EXPECT_TRUE(within_cap(found.slot_of));
+    EXPECT_LE(best, Stayed(previous, found.slot_of) + 2);
+    fewest += best == Stayed(previous, found.slot_of) ? 1 : 0;
+  }
+  EXPECT_GE(fewest, 200 * 9 / 10);
 }
 
 TEST(OwnershipStabilityTest, AUnitLeavesASlotThatHasNoRoomForIt) {

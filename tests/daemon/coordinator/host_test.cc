@@ -88,7 +88,7 @@ TEST_F(HostTest, NoGenerationIsGivenOutThatCannotBeStored) {
   const auto host = Open();
   ASSERT_TRUE(host->Join(JoinOf("a")).ok());
   const auto queue = Watch(*host, Node("a"));
-  const std::string blocker = dir_.path() + "/generation.tmp";
+  const std::string blocker = dir_.path() + absl::StrCat("/generation.", getpid(), ".tmp");
   std::filesystem::create_directory(blocker);
   const v1::RegisterWorkerRequest rank = RankOf(Node("a"), ModelOf("j", "mlp", 1), 0);
   EXPECT_EQ(host->RegisterWorker(rank).code(), absl::StatusCode::kUnavailable);

@@ -51,8 +51,12 @@ std::vector<v1::Slot> SlotsOf(std::span<const NodeSlots> nodes) {
   return slots;
 }
 
-const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
-  return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
+const v1::Tensor& TensorOf(const v1::JobSpec& job, const Unit& unit) {
+  return job.tensors(static_cast<int>(unit.tensor));
+}
+
+const v1::Group& GroupOf(const v1::JobSpec& job, const v1::Tensor& tensor) {
+  return job.groups(static_cast<int>(tensor.group()));
 }
 
 void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<const double> prices,
@@ -64,8 +68,11 @@ void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<con
     *unit.mutable_box() = wire::ToProto(units[i].box);
     *unit.add_owners() = slots[assignment.slot_of[i]];
     unit.set_cost_seconds(prices[i]);
-    if (const v1::Group& group = GroupOf(job, units[i]); group.has_muon()) {
-      *unit.mutable_method() = ToProto(ChooseMethod(group, units[i].box));
+    const v1::Tensor& tensor = TensorOf(job, units[i]);
+    const v1::Group& group = GroupOf(job, tensor);
+    if (!group.has_muon()) continue;
+    for (const kernels::MatrixShape& matrix : MatricesOf(tensor, units[i].box)) {
+      *unit.add_methods() = ToProto(ChooseMethod(group, matrix));
     }
   }
 }
@@ -122,7 +129,15 @@ absl::Status CheckUnit(const v1::JobSpec& job, const v1::Plan& plan, size_t inde
   const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
   const std::span<const int64_t> shape(tensor.shape().data(),
                                        static_cast<size_t>(tensor.shape_size()));
-  return wire::ParseBox(unit.box(), shape, absl::StrCat("unit ", index)).status();
+  const std::string what = absl::StrCat("unit ", index, " of tensor '", tensor.name(), "'");
+  DMUON_ASSIGN_OR_RETURN(const wire::Box box, wire::ParseBox(unit.box(), shape, what));
+  if (!GroupOf(job, tensor).has_muon()) return absl::OkStatus();
+  const std::vector<kernels::MatrixShape> matrices = MatricesOf(tensor, box);
+  int64_t elements = 0;
+  for (const kernels::MatrixShape& matrix : matrices) elements += matrix.rows * matrix.cols;
+  if (elements == box.elements() && matrices.size() == static_cast<size_t>(unit.methods_size())) return absl::OkStatus();
+  return wire::InvalidField(absl::StrCat(what, " has ", unit.methods_size(), " methods and box ", box.ToString(), "; its ",
+                                         matrices.size(), " matrices have ", elements, " elements"));
 }
 
 // An even part of what a node has left beside its workers' arenas, on the node where that is least; 0 for no
@@ -186,8 +201,10 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
   std::vector<double> prices;
   std::vector<int64_t> bytes;
   for (const Unit& unit : units) {
-    prices.push_back(UnitSeconds(GroupOf(job, unit), unit.box));
-    bytes.push_back(UnitBytes(GroupOf(job, unit), unit.box));
+    const v1::Tensor& tensor = TensorOf(job, unit);
+    const std::vector<kernels::MatrixShape> matrices = MatricesOf(tensor, unit.box);
+    prices.push_back(UnitSeconds(GroupOf(job, tensor), matrices));
+    bytes.push_back(UnitBytes(GroupOf(job, tensor), matrices));
   }
   v1::Plan plan;
   plan.set_job_id(job.job_id());

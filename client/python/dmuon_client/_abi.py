@@ -10,7 +10,7 @@ import os
 import pathlib
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-DMUON_ABI_VERSION = 5
+DMUON_ABI_VERSION = 6
 DMUON_MAX_DIMS = 8
 
 # dmuon_status
@@ -86,6 +86,11 @@ DMUON_PRECISION_BF16 = 2
 # dmuon_weight_decay
 DMUON_DECAY_DECOUPLED = 1
 DMUON_DECAY_CAUTIOUS = 2
+
+# dmuon_view
+DMUON_VIEW_MATRIX = 0
+DMUON_VIEW_FLATTEN = 1
+DMUON_VIEW_EXPERTS = 2
 
 # dmuon_missing
 DMUON_MISSING_ERROR = 1
@@ -164,6 +169,8 @@ class dmuon_tensor(ctypes.Structure):
         ("reduced", c_int32),
         ("row_blocks", ctypes.POINTER(c_int64)),
         ("row_block_count", c_size_t),
+        ("view", c_int32),
+        ("row_repeats", c_int64),
     ]
 
 

@@ -51,12 +51,12 @@ std::vector<v1::Slot> SlotsOf(std::span<const NodeSlots> nodes) {
   return slots;
 }
 
-const v1::Tensor& TensorOf(const v1::JobSpec& job, const Unit& unit) {
-  return job.tensors(static_cast<int>(unit.tensor));
+const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
+  return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
 }
 
-const v1::Group& GroupOf(const v1::JobSpec& job, const v1::Tensor& tensor) {
-  return job.groups(static_cast<int>(tensor.group()));
+std::vector<kernels::MatrixShape> MatricesOf(const v1::JobSpec& job, const Unit& unit) {
+  return MatricesOf(job.tensors(static_cast<int>(unit.tensor)), unit.box);
 }
 
 void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<const double> prices,
@@ -68,10 +68,9 @@ void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<con
     *unit.mutable_box() = wire::ToProto(units[i].box);
     *unit.add_owners() = slots[assignment.slot_of[i]];
     unit.set_cost_seconds(prices[i]);
-    const v1::Tensor& tensor = TensorOf(job, units[i]);
-    const v1::Group& group = GroupOf(job, tensor);
+    const v1::Group& group = GroupOf(job, units[i]);
     if (!group.has_muon()) continue;
-    for (const kernels::MatrixShape& matrix : MatricesOf(tensor, units[i].box)) {
+    for (const kernels::MatrixShape& matrix : MatricesOf(job, units[i])) {
       *unit.add_methods() = ToProto(ChooseMethod(group, matrix));
     }
   }
@@ -131,7 +130,7 @@ absl::Status CheckUnit(const v1::JobSpec& job, const v1::Plan& plan, size_t inde
                                        static_cast<size_t>(tensor.shape_size()));
   const std::string what = absl::StrCat("unit ", index, " of tensor '", tensor.name(), "'");
   DMUON_ASSIGN_OR_RETURN(const wire::Box box, wire::ParseBox(unit.box(), shape, what));
-  if (!GroupOf(job, tensor).has_muon()) return absl::OkStatus();
+  if (!job.groups(static_cast<int>(tensor.group())).has_muon()) return absl::OkStatus();
   const std::vector<kernels::MatrixShape> matrices = MatricesOf(tensor, box);
   int64_t elements = 0;
   for (const kernels::MatrixShape& matrix : matrices) elements += matrix.rows * matrix.cols;
@@ -201,10 +200,9 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
   std::vector<double> prices;
   std::vector<int64_t> bytes;
   for (const Unit& unit : units) {
-    const v1::Tensor& tensor = TensorOf(job, unit);
-    const std::vector<kernels::MatrixShape> matrices = MatricesOf(tensor, unit.box);
-    prices.push_back(UnitSeconds(GroupOf(job, tensor), matrices));
-    bytes.push_back(UnitBytes(GroupOf(job, tensor), matrices));
+    const std::vector<kernels::MatrixShape> matrices = MatricesOf(job, unit);
+    prices.push_back(UnitSeconds(GroupOf(job, unit), matrices));
+    bytes.push_back(UnitBytes(GroupOf(job, unit), matrices));
   }
   v1::Plan plan;
   plan.set_job_id(job.job_id());

@@ -98,8 +98,8 @@ std::string UnitsText(const v1::GetPlanResponse& response, double total) {
                       SlotText(plan, owner.node(), owner.slot()));
     }
     table.Add({known ? tensor.name() : absl::StrCat("tensor ", unit.tensor()), ShapeText(tensor),
-               BoxText(unit.box(), tensor), owners, absl::StrCat(unit.methods_size()), MethodsText(unit), SecondsText(unit.cost_seconds()),
-               Percent(unit.cost_seconds(), total)});
+               BoxText(unit.box(), tensor), owners, absl::StrCat(unit.methods_size()), MethodsText(unit),
+               SecondsText(unit.cost_seconds()), Percent(unit.cost_seconds(), total)});
   }
   return table.Text();
 }

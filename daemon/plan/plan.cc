@@ -55,7 +55,7 @@ const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
   return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
 }
 
-std::vector<kernels::MatrixShape> MatricesOf(const v1::JobSpec& job, const Unit& unit) {
+std::vector<kernels::MatrixShape> ShapesOf(const v1::JobSpec& job, const Unit& unit) {
   return MatricesOf(job.tensors(static_cast<int>(unit.tensor)), unit.box);
 }
 
@@ -70,7 +70,7 @@ void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<con
     unit.set_cost_seconds(prices[i]);
     const v1::Group& group = GroupOf(job, units[i]);
     if (!group.has_muon()) continue;
-    for (const kernels::MatrixShape& matrix : MatricesOf(job, units[i])) {
+    for (const kernels::MatrixShape& matrix : ShapesOf(job, units[i])) {
       *unit.add_methods() = ToProto(ChooseMethod(group, matrix));
     }
   }
@@ -200,7 +200,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
   std::vector<double> prices;
   std::vector<int64_t> bytes;
   for (const Unit& unit : units) {
-    const std::vector<kernels::MatrixShape> matrices = MatricesOf(job, unit);
+    const std::vector<kernels::MatrixShape> matrices = ShapesOf(job, unit);
     prices.push_back(UnitSeconds(GroupOf(job, unit), matrices));
     bytes.push_back(UnitBytes(GroupOf(job, unit), matrices));
   }

@@ -196,8 +196,8 @@ typedef struct dmuon_tensor {
   const int64_t* row_blocks;      /* fused matrices: rows of each block, a matrix of its own; NULL: one block */
   size_t row_block_count;         /* at most 4096 */
   dmuon_view_t view;              /* how a tensor of DMUON_MUON is seen as matrices */
-  int64_t row_repeats;            /* the blocks follow each other this many times down the rows: 1, one after the
-                                     other; more, interleaved, and block j is one matrix of all its rows */
+  int64_t row_repeats;            /* how often the blocks follow each other down the rows. 1: each lies in one
+                                     piece; more: interleaved, and block j is one matrix of all its rows */
 } dmuon_tensor;
 #define DMUON_TENSOR_INIT                                                                    \
   {                                                                                          \

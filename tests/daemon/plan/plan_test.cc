@@ -22,7 +22,6 @@
 namespace dmuon::plan {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 v1::Plan PlanOf(const v1::JobSpec& job, const Shards& shards, std::vector<NodeSlots> nodes,

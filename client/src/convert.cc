@@ -43,6 +43,7 @@ static_assert(int{DMUON_VARIANT_DION2} == int{v1::VARIANT_DION2});
 static_assert(int{DMUON_PRECISION_AUTO} == int{v1::PRECISION_AUTO});
 static_assert(int{DMUON_AUTOTUNE_ON} == int{v1::AUTOTUNE_ON});
 static_assert(int{DMUON_DECAY_CAUTIOUS} == int{v1::WEIGHT_DECAY_CAUTIOUS});
+static_assert(int{DMUON_VIEW_EXPERTS} == int{v1::VIEW_EXPERTS});
 static_assert(int{DMUON_MISSING_ZERO} == int{v1::MISSING_GRADIENT_ZERO});
 
 absl::StatusOr<std::string> Text(const char* text, absl::string_view field) {
@@ -229,6 +230,8 @@ absl::StatusOr<TensorArguments> FromC(const dmuon_tensor& tensor) {
                                                             absl::StrCat(name, ".param_dtype")));
   DMUON_ASSIGN_OR_RETURN(const auto grad_dtype, Enumerator(tensor.grad_dtype, v1::DTYPE_BFLOAT16,
                                                            absl::StrCat(name, ".grad_dtype")));
+  DMUON_ASSIGN_OR_RETURN(const auto view, Enumerator(tensor.view, v1::VIEW_EXPERTS, absl::StrCat(name, ".view"),
+                                                     v1::VIEW_UNSPECIFIED));
   DMUON_ASSIGN_OR_RETURN(const bool reduced, Flag(tensor.reduced, absl::StrCat(name, ".reduced")));
   TensorArguments out;
   out.tensor.set_name(name);
@@ -238,6 +241,8 @@ absl::StatusOr<TensorArguments> FromC(const dmuon_tensor& tensor) {
   out.tensor.set_group(tensor.group);
   for (size_t i = 0; i < tensor.row_block_count; ++i)
     out.tensor.add_row_blocks(tensor.row_blocks[i]);
+  out.tensor.set_view(view);
+  out.tensor.set_row_repeats(tensor.row_repeats);
   SetBox(tensor.grad_box, tensor.ndim, out.shard.mutable_grad_box());
   SetBox(tensor.param_box, tensor.ndim, out.shard.mutable_param_box());
   out.shard.set_reduced(reduced);

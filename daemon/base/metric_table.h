@@ -94,7 +94,7 @@ inline constexpr std::array<MetricInfo, static_cast<size_t>(MetricId::kCount)> k
     {MetricId::kMembers, "dmuon_members", MetricType::kGauge, "state",
      "Nodes known to the coordinator, by state."},
     {MetricId::kOwnedMatrices, "dmuon_owned_matrices", MetricType::kGauge, "job_id",
-     "Units of matrix optimizers owned by this node."},
+     "Matrices of matrix optimizers owned by this node."},
     {MetricId::kOwnedCostRatio, "dmuon_owned_cost_ratio", MetricType::kGauge, "job_id",
      "Largest slot cost of the plan over the mean slot cost; 1 is balanced."},
     {MetricId::kPlans, "dmuon_plan_generations_total", MetricType::kCounter, "result",

@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -63,12 +66,23 @@ std::map<SlotId, Load> Loads(const v1::Plan& plan) {
   return loads;
 }
 
+// How the Newton-Schulz of its matrices is computed: each way once.
+std::string MethodsText(const v1::Unit& unit) {
+  std::vector<std::string> texts;
+  for (const v1::Method& method : unit.methods()) {
+    std::string text = MethodText(method);
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(std::move(text));
+  }
+  return texts.empty() ? "-" : absl::StrJoin(texts, ", ");
+}
+
 std::string UnitsText(const v1::GetPlanResponse& response, double total) {
   const v1::Plan& plan = response.plan();
   Table table({{"tensor"},
                {"shape", Align::kRight},
                {"box"},
                {"owner"},
+               {"matrices", Align::kRight},
                {"method"},
                {"cost", Align::kRight},
                {"share", Align::kRight}});
@@ -83,8 +97,8 @@ std::string UnitsText(const v1::GetPlanResponse& response, double total) {
                       SlotText(plan, owner.node(), owner.slot()));
     }
     table.Add({known ? tensor.name() : absl::StrCat("tensor ", unit.tensor()), ShapeText(tensor),
-               BoxText(unit.box(), tensor), owners, MethodText(unit.method()), SecondsText(unit.cost_seconds()),
-               Percent(unit.cost_seconds(), total)});
+               BoxText(unit.box(), tensor), owners, absl::StrCat(unit.methods_size()), MethodsText(unit),
+               SecondsText(unit.cost_seconds()), Percent(unit.cost_seconds(), total)});
   }
   return table.Text();
 }

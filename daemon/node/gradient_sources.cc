@@ -57,7 +57,7 @@ std::vector<uint32_t> RanksOf(uint32_t tensor, const wire::Box& unit, const wire
 
 void SumRanks(uint32_t tensor, const wire::Box& piece, std::span<const uint32_t> ranks,
               const MissingRanks& missing, const WorkerBoxes& workers, kernels::Backend& backend,
-              const wire::Box& to_box, std::span<float> to) {
+              const Layout& layout, std::span<float> to) {
   const v1::DType dtype = workers.tensor(tensor).grad_dtype();
   const size_t size = wire::SizeOf(dtype);
   const auto stretch = [&](const wire::Run& run) {
@@ -68,8 +68,8 @@ void SumRanks(uint32_t tensor, const wire::Box& piece, std::span<const uint32_t>
     if (std::find(missing.begin(), missing.end(), rank) != missing.end()) continue;
     const wire::ShardBoxes& shard = workers.shard(rank, tensor);
     const std::byte* from = workers.arena(rank)->grad(tensor).data();
-    // What a shard and `to_box` share is the piece.
-    wire::ForEachRun(to_box, shard.grad, [&](const wire::Run& run) {
+    // What a shard and the layout's box share is the piece.
+    layout.ForEachRun(shard.grad, [&](const wire::Run& run) {
       const std::byte* at = from + static_cast<size_t>(run.b) * size;
       if (first) {
         backend.CastToFloat(ToKernel(dtype), at, stretch(run));
@@ -81,7 +81,7 @@ void SumRanks(uint32_t tensor, const wire::Box& piece, std::span<const uint32_t>
     if (shard.reduced) return;  // every holder has the same values
   }
   if (!first) return;
-  wire::ForEachRun(to_box, piece, [&](const wire::Run& run) {
+  layout.ForEachRun(piece, [&](const wire::Run& run) {
     std::fill_n(stretch(run).begin(), run.count, 0.0F);
   });
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "daemon/node/layout.h"
 #include "daemon/node/messages.h"
 #include "daemon/node/worker_boxes.h"
 #include "kernels/backend.h"
@@ -43,11 +44,11 @@ std::vector<GradientSource> SourcesOf(uint32_t tensor, const wire::Box& unit, ui
 std::vector<uint32_t> RanksOf(uint32_t tensor, const wire::Box& unit, const wire::Box& piece,
                               const WorkerBoxes& workers);
 
-// The sum of what `ranks` hold of `piece` into `to`, which is laid out as `to_box`. Ranks in
+// The sum of what `ranks` hold of `piece` into `to`, which is laid out as `layout`. Ranks in
 // `missing` count as zeros. Of a reduced gradient the first rank that is not missing is enough.
 void SumRanks(uint32_t tensor, const wire::Box& piece, std::span<const uint32_t> ranks,
               const MissingRanks& missing, const WorkerBoxes& workers, kernels::Backend& backend,
-              const wire::Box& to_box, std::span<float> to);
+              const Layout& layout, std::span<float> to);
 
 kernels::DType ToKernel(v1::DType dtype);
 

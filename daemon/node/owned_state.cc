@@ -10,6 +10,7 @@
 #include "daemon/plan/cost.h"
 #include "daemon/plan/methods.h"
 #include "daemon/plan/optimizers.h"
+#include "daemon/plan/units.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -24,34 +25,43 @@ OwnedState::OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t no
     const v1::Unit& planned = plan.units(index);
     const v1::Slot& owner = planned.owners(0);
     if (owner.node() != node || owner.slot() != slot) continue;
-    OwnedUnit unit;
-    unit.index = static_cast<uint32_t>(index);
-    unit.tensor = planned.tensor();
-    unit.bucket = planned.bucket();
-    unit.group = job.tensors(static_cast<int>(unit.tensor)).group();
-    unit.box = wire::FromProto(planned.box());
-    unit.method = plan::FromProto(planned.method());
-    const kernels::MatrixShape matrix = plan::MatrixOf(unit.box);
-    unit.rows = matrix.rows;
-    unit.cols = matrix.cols;
-    const auto elements = static_cast<size_t>(unit.box.elements());
-    unit.weight.assign(elements, 0.0F);
-    unit.gradient.assign(elements, 0.0F);
-    for (const kernels::StateTensor& tensor :
-         kernels::StateTensors(optimizers_[unit.group], unit.rows, unit.cols)) {
-      unit.state.emplace_back(static_cast<size_t>(tensor.rows * tensor.cols), 0.0F);
-    }
-    units_.push_back(std::move(unit));
+    units_.push_back(MakeUnit(planned, static_cast<uint32_t>(index)));
   }
+}
+
+OwnedUnit OwnedState::MakeUnit(const v1::Unit& planned, uint32_t index) const {
+  const v1::Tensor& tensor = job_->tensors(static_cast<int>(planned.tensor()));
+  OwnedUnit unit;
+  unit.index = index;
+  unit.tensor = planned.tensor();
+  unit.bucket = planned.bucket();
+  unit.group = tensor.group();
+  unit.layout = Layout(tensor, wire::FromProto(planned.box()));
+  size_t elements = 0;
+  for (const kernels::MatrixShape& shape : plan::MatricesOf(tensor, unit.box())) {
+    OwnedMatrix& matrix = unit.matrices.emplace_back();
+    matrix.shape = shape;
+    matrix.first = elements;
+    elements += static_cast<size_t>(shape.rows * shape.cols);
+    if (const auto m = static_cast<int>(unit.matrices.size()) - 1; m < planned.methods_size()) {
+      matrix.method = plan::FromProto(planned.methods(m));
+    }
+    for (const kernels::StateTensor& state : kernels::StateTensors(optimizers_[unit.group], shape.rows, shape.cols)) {
+      matrix.state.emplace_back(static_cast<size_t>(state.rows * state.cols), 0.0F);
+    }
+  }
+  unit.weight.assign(elements, 0.0F);
+  unit.gradient.assign(elements, 0.0F);
+  return unit;
 }
 
 uint64_t OwnedState::BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node) {
   uint64_t bytes = 0;
   for (const v1::Unit& unit : plan.units()) {
     if (unit.owners(0).node() != node) continue;
-    const uint32_t group = job.tensors(static_cast<int>(unit.tensor())).group();
-    bytes += static_cast<uint64_t>(
-        plan::UnitBytes(job.groups(static_cast<int>(group)), wire::FromProto(unit.box())));
+    const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
+    bytes += static_cast<uint64_t>(plan::UnitBytes(job.groups(static_cast<int>(tensor.group())),
+                                                   plan::MatricesOf(tensor, wire::FromProto(unit.box()))));
   }
   return bytes;
 }
@@ -69,7 +79,7 @@ absl::Status OwnedState::Load(size_t i, const WorkerBoxes& workers) {
   }
   if (!backend_->Measure(unit.weight).finite) {
     return wire::InvalidField(absl::StrCat("initial parameter '", tensor.name(), "', box ",
-                                           unit.box.ToString(), ": an element is not finite"));
+                                           unit.box().ToString(), ": an element is not finite"));
   }
   return absl::OkStatus();
 }
@@ -77,7 +87,7 @@ absl::Status OwnedState::Load(size_t i, const WorkerBoxes& workers) {
 // What `box` and the unit share, into the weight.
 void OwnedState::Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype,
                        const std::byte* from) const {
-  wire::ForEachRun(unit.box, box, [&](const wire::Run& run) {
+  unit.layout.ForEachRun(box, [&](const wire::Run& run) {
     backend_->CastToFloat(ToKernel(dtype), from + static_cast<size_t>(run.b) * wire::SizeOf(dtype),
                           std::span(unit.weight).subspan(static_cast<size_t>(run.a),
                                                          static_cast<size_t>(run.count)));
@@ -94,11 +104,11 @@ void OwnedState::Collect(size_t i, const WorkerBoxes& workers, const MissingRank
     bool first = true;
     for (const GradientTerm& term : source.terms) {
       if (term.piece == nullptr && first) {
-        SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, unit.box,
+        SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, unit.layout,
                  unit.gradient);
       } else {
         const Elements part = PartOf(unit, source, term, workers, missing);
-        wire::ForEachRun(unit.box, source.box, [&](const wire::Run& run) {
+        unit.layout.ForEachRun(source.box, [&](const wire::Run& run) {
           const std::byte* at = part.data + static_cast<size_t>(run.b) * wire::SizeOf(part.dtype);
           if (first) {
             backend_->CastToFloat(ToKernel(part.dtype), at, stretch(run));
@@ -110,11 +120,17 @@ void OwnedState::Collect(size_t i, const WorkerBoxes& workers, const MissingRank
       first = false;
     }
     if (source.copies < 2) continue;
-    wire::ForEachRun(unit.box, source.box, [&](const wire::Run& run) {
+    unit.layout.ForEachRun(source.box, [&](const wire::Run& run) {
       backend_->Multiply(1.0 / static_cast<double>(source.copies), stretch(run));
     });
   }
-  unit.stats = backend_->Measure(unit.gradient);
+  unit.stats = {};
+  for (const OwnedMatrix& matrix : unit.matrices) {
+    const kernels::GradientStats stats = backend_->Measure(matrix.of(unit.gradient));
+    unit.stats.sum_squares += stats.sum_squares;
+    unit.stats.max_abs = std::max(unit.stats.max_abs, stats.max_abs);
+    unit.stats.finite = unit.stats.finite && stats.finite;
+  }
 }
 
 // A node's part of a piece, laid out as the piece: another node's lies in its message, this node's is
@@ -124,34 +140,37 @@ OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSou
                                         const MissingRanks& missing) {
   if (term.piece != nullptr) return {term.piece->dtype, term.message->at(*term.piece)};
   partial_.resize(static_cast<size_t>(source.box.elements()));
-  SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, source.box, partial_);
+  SumRanks(unit.tensor, source.box, term.ranks, missing, workers, *backend_, Layout(source.box), partial_);
   return {v1::DTYPE_FLOAT32, std::as_bytes(std::span(partial_)).data()};
 }
 
 absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
-  kernels::Method method = units_[i].method;
-  absl::Status status = Orthogonalize(i, method, hyper, clip, work);
-  if (status.code() == absl::StatusCode::kAborted) {
-    ++work.recomputed;
-    method.form = kernels::Form::kStandard;
-    status = Orthogonalize(i, method, hyper, clip, work);
-  }
-  if (status.ok()) {
+  OwnedUnit& unit = units_[i];
+  update_.resize(unit.weight.size());
+  for (OwnedMatrix& matrix : unit.matrices) {
+    kernels::Method method = matrix.method;
+    absl::Status status = Orthogonalize(unit, matrix, method, hyper, clip, work);
+    if (status.code() == absl::StatusCode::kAborted) {
+      ++work.recomputed;
+      method.form = kernels::Form::kStandard;
+      status = Orthogonalize(unit, matrix, method, hyper, clip, work);
+    }
+    if (!status.ok()) {
+      return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
+                         absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),
+                                      "': ", status.message()));
+    }
     ++work.calls;
-    return status;
   }
-  return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
-                     absl::StrCat("tensor '", job_->tensors(static_cast<int>(units_[i].tensor)).name(),
-                                  "': ", status.message()));
+  return absl::OkStatus();
 }
 
-absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Method& method, const kernels::Hyper& hyper,
-                                       double clip, NewtonSchulzWork& work) {
-  OwnedUnit& unit = units_[i];
-  const kernels::NewtonSchulz& newton_schulz = optimizer(i).newton_schulz;
-  update_.resize(unit.weight.size());
-  const kernels::MatrixView direction =
-      backend_->Direction(optimizer(i), hyper, clip, unit.gradient, StateOf(unit), update_);
+absl::Status OwnedState::Orthogonalize(OwnedUnit& unit, OwnedMatrix& matrix, const kernels::Method& method,
+                                       const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
+  const kernels::Optimizer& optimizer = optimizers_[unit.group];
+  const kernels::NewtonSchulz& newton_schulz = optimizer.newton_schulz;
+  const kernels::MatrixView direction = backend_->Direction(optimizer, hyper, clip, matrix.of(unit.gradient),
+                                                            StateOf(unit, matrix), matrix.of(update_));
   ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
   work.iterations += static_cast<uint64_t>(newton_schulz.iterations);
   work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, newton_schulz.iterations);
@@ -160,14 +179,17 @@ absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Method& method, 
 
 void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {
   OwnedUnit& unit = units_[i];
-  kernels::UnitState state = StateOf(unit);
-  const std::span<float> update = is_matrix(i) ? std::span(update_) : std::span<float>();
-  backend_->Apply(optimizer(i), hyper, clip, unit.gradient, update, state);
-  unit.updates = state.step;
+  for (OwnedMatrix& matrix : unit.matrices) {
+    kernels::UnitState state = StateOf(unit, matrix);
+    const std::span<float> update = is_matrix(i) ? matrix.of(update_) : std::span<float>();
+    backend_->Apply(optimizer(i), hyper, clip, matrix.of(unit.gradient), update, state);
+  }
+  ++unit.updates;
 }
 
-kernels::UnitState OwnedState::StateOf(OwnedUnit& unit) const {
-  return kernels::BindState(optimizers_[unit.group], unit.rows, unit.cols, unit.weight, unit.state, unit.updates);
+kernels::UnitState OwnedState::StateOf(OwnedUnit& unit, OwnedMatrix& matrix) const {
+  return kernels::BindState(optimizers_[unit.group], matrix.shape.rows, matrix.shape.cols, matrix.of(unit.weight),
+                            matrix.state, unit.updates);
 }
 
 void OwnedState::Deliver(size_t i, const WorkerBoxes& workers, int64_t only_rank) const {
@@ -190,7 +212,7 @@ void OwnedState::Pack(size_t i) const {
 // What `box` and the unit share, out of the weight.
 void OwnedState::Write(const OwnedUnit& unit, const wire::Box& box, v1::DType dtype,
                        std::byte* to) const {
-  wire::ForEachRun(unit.box, box, [&](const wire::Run& run) {
+  unit.layout.ForEachRun(box, [&](const wire::Run& run) {
     backend_->CastFromFloat(std::span(unit.weight).subspan(static_cast<size_t>(run.a),
                                                            static_cast<size_t>(run.count)),
                             ToKernel(dtype),

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/node/gradient_sources.h"
+#include "daemon/node/layout.h"
 #include "daemon/node/messages.h"
 #include "daemon/node/step_report.h"
 #include "daemon/node/worker_boxes.h"
@@ -31,18 +32,27 @@ struct Departure {
   const Piece* piece = nullptr;
 };
 
-// One unit: what it is, and its buffers of `box.elements()` floats each.
+// One matrix of a unit; an element-wise unit counts as one. Its elements lie together in the unit's buffers.
+struct OwnedMatrix {
+  kernels::MatrixShape shape;
+  size_t first = 0;                       // element
+  kernels::Method method;                 // of its Newton-Schulz
+  std::vector<std::vector<float>> state;  // of the optimizer, in the order of kernels::StateTensors
+
+  [[nodiscard]] std::span<float> of(std::vector<float>& buffer) const {
+    return std::span(buffer).subspan(first, static_cast<size_t>(shape.rows * shape.cols));
+  }
+};
+
+// One unit: what it is, and its buffers of `box().elements()` floats each.
 struct OwnedUnit {
   uint32_t index = 0;  // into the plan's units
   uint32_t tensor = 0;
   uint32_t group = 0;
   uint32_t bucket = 0;
-  wire::Box box;
-  int64_t rows = 0;  // as a matrix; of element-wise units 1 x elements
-  int64_t cols = 0;
-  kernels::Method method;  // of matrices
+  Layout layout;  // of weight and gradient
+  std::vector<OwnedMatrix> matrices;
   std::vector<float> weight;
-  std::vector<std::vector<float>> state;  // of the optimizer, in the order of kernels::StateTensors
   std::vector<float> gradient;  // staging: the collected gradient of the step in flight
   int64_t updates = 0;          // applied so far
   kernels::GradientStats stats;
@@ -52,9 +62,12 @@ struct OwnedUnit {
   std::vector<Arrival> loads;  // initial values that only other nodes have
   std::vector<Departure> publications;
 
+  [[nodiscard]] const wire::Box& box() const { return layout.box(); }
   [[nodiscard]] uint64_t state_bytes() const {
     size_t elements = weight.size();
-    for (const std::vector<float>& values : state) elements += values.size();
+    for (const OwnedMatrix& matrix : matrices) {
+      for (const std::vector<float>& values : matrix.state) elements += values.size();
+    }
     return sizeof(float) * elements;
   }
 };
@@ -83,11 +96,12 @@ class OwnedState {
   // The pieces of `missing` ranks count as zeros.
   void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
 
-  // The update direction, orthogonalised, into the slot's scratch. No state changes. Only for units
-  // of matrix optimizers. `work` counts it. A Gram form that diverged is computed again in the standard form.
+  // The update directions of the unit's matrices, each orthogonalised on its own, into the slot's scratch. No
+  // state changes. Only for units of matrix optimizers. `work` counts the matrices. A Gram form that diverged is
+  // computed again in the standard form.
   absl::Status Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work);
 
-  // Weight decay, weight, momentum and update count, together.
+  // Weight decay, weight, momentum and update count of all matrices of the unit, together.
   void Apply(size_t i, const kernels::Hyper& hyper, double clip);
 
   // Writes the unit's part of each worker's parameter box, cast to the job's dtype; `only_rank` < 0:
@@ -105,10 +119,11 @@ class OwnedState {
   }
 
  private:
-  absl::Status Orthogonalize(size_t i, const kernels::Method& method, const kernels::Hyper& hyper, double clip,
-                             NewtonSchulzWork& work);
-  // The unit's buffers as the backend takes them.
-  kernels::UnitState StateOf(OwnedUnit& unit) const;
+  [[nodiscard]] OwnedUnit MakeUnit(const v1::Unit& planned, uint32_t index) const;
+  absl::Status Orthogonalize(OwnedUnit& unit, OwnedMatrix& matrix, const kernels::Method& method,
+                             const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work);
+  // A matrix's buffers as the backend takes them.
+  kernels::UnitState StateOf(OwnedUnit& unit, OwnedMatrix& matrix) const;
   void Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype, const std::byte* from) const;
   void Write(const OwnedUnit& unit, const wire::Box& box, v1::DType dtype, std::byte* to) const;
   struct Elements {

@@ -67,7 +67,7 @@ void Reduction::Connect(uint32_t self) {
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
       OwnedUnit& unit = states_[slot]->mutable_unit(i);
       const std::vector<Arrival>& from_others = arrivals[unit.index];
-      unit.sources = SourcesOf(unit.tensor, unit.box, self, *workers_, from_others);
+      unit.sources = SourcesOf(unit.tensor, unit.box(), self, *workers_, from_others);
       buckets_[unit.bucket].in.push_back({slot, i, from_others.empty()});
       if (!from_others.empty()) continue;
       for (const GradientSource& source : unit.sources) {
@@ -201,7 +201,7 @@ void Reduction::PackPiece(const Outgoing& outgoing, const MissingRanks& missing)
   const auto elements = static_cast<size_t>(piece.box.elements());
   std::byte* const to = outgoing.message->at(piece);
   const auto sum_into = [&](std::span<float> sum) {
-    SumRanks(piece.tensor, piece.box, outgoing.ranks, missing, *workers_, *backend_, piece.box, sum);
+    SumRanks(piece.tensor, piece.box, outgoing.ranks, missing, *workers_, *backend_, Layout(piece.box), sum);
   };
   if (piece.dtype == v1::DTYPE_FLOAT32) return sum_into({reinterpret_cast<float*>(to), elements});
   // One copy: it travels as it is.

@@ -73,8 +73,9 @@ StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v
       reduction_(job, plan, routes, self, workers, states_, backend, slots, peers, overlap) {
   for (size_t slot = 0; slot < slots->size(); ++slot) {
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
-      ++(states_[slot]->is_matrix(i) ? matrix_units_ : elementwise_units_);
-      state_bytes_ += states_[slot]->unit(i).state_bytes();
+      const OwnedUnit& unit = states_[slot]->unit(i);
+      (states_[slot]->is_matrix(i) ? matrix_units_ : elementwise_units_) += unit.matrices.size();
+      state_bytes_ += unit.state_bytes();
     }
   }
   Connect();

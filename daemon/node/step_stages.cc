@@ -85,7 +85,7 @@ v1::StepVerdict StepPipeline::Judge(const Hypers& hypers) const {
       verdict.set_skip(true);
       verdict.set_skip_reason(absl::StrCat(
           "gradient of tensor '", workers_->tensor(unit.tensor).name(), "', box ",
-          unit.box.ToString(),
+          unit.box().ToString(),
           unit.stats.finite ? absl::StrCat(": element of ", unit.stats.max_abs,
                                            " would overflow the state (bound ", bound, ")")
                             : ": an element is not finite"));

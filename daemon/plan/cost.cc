@@ -24,22 +24,28 @@ int64_t StateElements(const kernels::Optimizer& optimizer, const kernels::Matrix
 
 }  // namespace
 
-double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed) {
+double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices, const SlotSpeed& speed) {
   const kernels::Optimizer optimizer = ToOptimizer(group);
-  const kernels::MatrixShape matrix = MatrixOf(box);
-  double seconds = speed.seconds_per_unit +
-                   kernels::ElementwiseBytes(box.elements(), StateElements(optimizer, matrix)) / speed.bytes_per_second;
-  if (optimizer.needs_whole_matrix()) {
+  double seconds = speed.seconds_per_unit;
+  for (const kernels::MatrixShape& matrix : matrices) {
+    seconds += kernels::ElementwiseBytes(matrix.rows * matrix.cols, StateElements(optimizer, matrix)) /
+               speed.bytes_per_second;
+    if (!optimizer.needs_whole_matrix()) continue;
     const auto [rows, cols] = OrthogonalizedShape(optimizer, matrix);
-    seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, box), rows, cols, optimizer.newton_schulz.iterations) /
+    seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, matrix), rows, cols, optimizer.newton_schulz.iterations) /
                speed.flops_per_second;
   }
   return seconds;
 }
 
-int64_t UnitBytes(const v1::Group& group, const wire::Box& box) {
+int64_t UnitBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices) {
   constexpr int64_t kWeightAndGradient = 2;
-  return kFloatBytes * (kWeightAndGradient * box.elements() + StateElements(ToOptimizer(group), MatrixOf(box)));
+  const kernels::Optimizer optimizer = ToOptimizer(group);
+  int64_t elements = 0;
+  for (const kernels::MatrixShape& matrix : matrices) {
+    elements += kWeightAndGradient * matrix.rows * matrix.cols + StateElements(optimizer, matrix);
+  }
+  return kFloatBytes * elements;
 }
 
 }  // namespace dmuon::plan

@@ -5,8 +5,11 @@
 // compare prices with each other, so their ratios matter more than their size.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "dmuon/v1/tensor.pb.h"
-#include "wire/box.h"
+#include "kernels/optimizer.h"
 
 namespace dmuon::plan {
 
@@ -24,11 +27,12 @@ struct SlotSpeed {
 // More keeps units next to the workers that hold them, on slots that are fuller.
 inline constexpr double kSecondsPerWireByte = 1e-9;
 
-// Newton-Schulz (a matrix is rows x the product of the other dimensions) plus the bytes that the
-// step reads and writes. `box` is not empty. Depends on shape and optimizer alone.
-double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed& speed = {});
+// Newton-Schulz plus the bytes that the step reads and writes, of all that a unit holds (MatricesOf). No matrix
+// is empty. Depends on shapes and optimizer alone.
+double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices,
+                   const SlotSpeed& speed = {});
 
 // What a unit takes on its owner: weight, staged gradient and optimizer state, in fp32.
-int64_t UnitBytes(const v1::Group& group, const wire::Box& box);
+int64_t UnitBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices);
 
 }  // namespace dmuon::plan

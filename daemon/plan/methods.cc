@@ -12,12 +12,8 @@
 
 namespace dmuon::plan {
 
-kernels::MatrixShape MatrixOf(const wire::Box& box) {
-  const int64_t rows = box.ndim > 0 ? box.length[0] : 1;
-  return {rows, rows == 0 ? 0 : box.elements() / rows};
-}
-
-kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, kernels::MatrixShape shape) {
+kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix) {
+  kernels::MatrixShape shape = matrix;
   int64_t& shorter = shape.rows <= shape.cols ? shape.rows : shape.cols;
   const double selected = std::ceil(optimizer.selected * static_cast<double>(shorter));
   shorter = std::max<int64_t>(1, static_cast<int64_t>(selected));
@@ -35,10 +31,10 @@ std::vector<kernels::Method> AllowedMethods(const v1::Group& group) {
   return methods;
 }
 
-kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box) {
+kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape& matrix) {
   constexpr double kWorthIt = 0.95;
   const kernels::Optimizer optimizer = ToOptimizer(group);
-  const auto [rows, cols] = OrthogonalizedShape(optimizer, MatrixOf(box));
+  const auto [rows, cols] = OrthogonalizedShape(optimizer, matrix);
   const int iterations = optimizer.newton_schulz.iterations;
   const bool gram = kernels::GramNewtonSchulzFlops(rows, cols, iterations) <
                     kWorthIt * kernels::NewtonSchulzFlops(rows, cols, iterations);

@@ -8,23 +8,18 @@
 
 #include "dmuon/v1/tensor.pb.h"
 #include "kernels/optimizer.h"
-#include "wire/box.h"
 
 namespace dmuon::plan {
 
-// A box as a matrix: rows of the first dimension, all else in a row. A scalar is 1 x 1.
-kernels::MatrixShape MatrixOf(const wire::Box& box);
-
-// What Newton-Schulz works on: the unit as a matrix, or as many lines of its shorter side as the optimizer
-// selects.
-kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, kernels::MatrixShape unit);
+// What Newton-Schulz works on: the matrix, or as many lines of its shorter side as the optimizer selects.
+kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix);
 
 // Both forms, at the precision that the group asks for, or at both. Only for groups that orthogonalise.
 std::vector<kernels::Method> AllowedMethods(const v1::Group& group);
 
 // By operation counts: the Gram form where it saves a twentieth or more, in fp32 unless the group asks for
 // bf16. Only for groups that orthogonalise.
-kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box);
+kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape& matrix);
 
 v1::Method ToProto(const kernels::Method& method);
 // Unspecified parts are standard and fp32.

@@ -56,36 +56,56 @@ const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
   return job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
 }
 
-// How each unit is computed and what that costs.
-struct Prices {
+std::vector<kernels::MatrixShape> ShapesOf(const v1::JobSpec& job, const Unit& unit) {
+  return MatricesOf(job.tensors(static_cast<int>(unit.tensor)), unit.box);
+}
+
+// What a unit costs, and how each of its matrices is computed.
+struct Price {
+  double seconds = 0.0;
   std::vector<kernels::Method> methods;
-  std::vector<double> seconds;
 };
 
-Prices PricesByFormula(const v1::JobSpec& job, std::span<const Unit> units) {
-  Prices prices;
-  for (const Unit& unit : units) {
-    const v1::Group& group = GroupOf(job, unit);
-    prices.methods.push_back(group.has_muon() ? ChooseMethod(group, unit.box) : kernels::Method());
-    prices.seconds.push_back(UnitSeconds(group, unit.box));
-  }
-  return prices;
+Price PriceByFormula(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices) {
+  Price price{UnitSeconds(group, matrices), {}};
+  if (!group.has_muon()) return price;
+  for (const kernels::MatrixShape& matrix : matrices) price.methods.push_back(ChooseMethod(group, matrix));
+  return price;
 }
+
+std::optional<Price> PriceByMeasurement(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices,
+                                        const Timings& timings) {
+  Price price{SlotSpeed().seconds_per_unit, {}};
+  for (const kernels::MatrixShape& matrix : matrices) {
+    const std::optional<Timings::Choice> fastest = timings.Fastest(group, matrix);
+    if (!fastest.has_value()) return std::nullopt;
+    price.seconds += fastest->seconds;
+    if (group.has_muon()) price.methods.push_back(fastest->method);
+  }
+  return price;
+}
+
+struct Prices {
+  bool measured = true;
+  std::vector<Price> units;
+};
 
 // Measured prices and those by formula are not comparable: all of the one kind or all of the other.
-std::optional<Prices> PricesByMeasurement(const v1::JobSpec& job, std::span<const Unit> units,
-                                          const Timings& timings) {
+Prices PricesOf(const v1::JobSpec& job, std::span<const Unit> units, const Timings& timings) {
   Prices prices;
   for (const Unit& unit : units) {
-    const std::optional<Timings::Choice> fastest = timings.Fastest(GroupOf(job, unit), unit.box);
-    if (!fastest.has_value()) return std::nullopt;
-    prices.methods.push_back(fastest->method);
-    prices.seconds.push_back(fastest->seconds + SlotSpeed().seconds_per_unit);
+    std::optional<Price> price = PriceByMeasurement(GroupOf(job, unit), ShapesOf(job, unit), timings);
+    prices.measured = price.has_value();
+    if (!prices.measured) break;
+    prices.units.push_back(*std::move(price));
   }
+  if (prices.measured) return prices;
+  prices.units.clear();
+  for (const Unit& unit : units) prices.units.push_back(PriceByFormula(GroupOf(job, unit), ShapesOf(job, unit)));
   return prices;
 }
 
-void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, const Prices& prices,
+void AddUnits(std::span<const Unit> units, std::span<const Price> prices,
               std::span<const v1::Slot> slots, const Assignment& assignment, v1::Plan& plan) {
   plan.mutable_units()->Reserve(static_cast<int>(units.size()));
   for (size_t i = 0; i < units.size(); ++i) {
@@ -93,8 +113,8 @@ void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, const Prices&
     unit.set_tensor(units[i].tensor);
     *unit.mutable_box() = wire::ToProto(units[i].box);
     *unit.add_owners() = slots[assignment.slot_of[i]];
-    unit.set_cost_seconds(prices.seconds[i]);
-    if (GroupOf(job, units[i]).has_muon()) *unit.mutable_method() = ToProto(prices.methods[i]);
+    unit.set_cost_seconds(prices[i].seconds);
+    for (const kernels::Method& method : prices[i].methods) *unit.add_methods() = ToProto(method);
   }
 }
 
@@ -150,7 +170,15 @@ absl::Status CheckUnit(const v1::JobSpec& job, const v1::Plan& plan, size_t inde
   const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
   const std::span<const int64_t> shape(tensor.shape().data(),
                                        static_cast<size_t>(tensor.shape_size()));
-  return wire::ParseBox(unit.box(), shape, absl::StrCat("unit ", index)).status();
+  const std::string what = absl::StrCat("unit ", index, " of tensor '", tensor.name(), "'");
+  DMUON_ASSIGN_OR_RETURN(const wire::Box box, wire::ParseBox(unit.box(), shape, what));
+  if (!job.groups(static_cast<int>(tensor.group())).has_muon()) return absl::OkStatus();
+  const std::vector<kernels::MatrixShape> matrices = MatricesOf(tensor, box);
+  int64_t elements = 0;
+  for (const kernels::MatrixShape& matrix : matrices) elements += matrix.rows * matrix.cols;
+  if (elements == box.elements() && matrices.size() == static_cast<size_t>(unit.methods_size())) return absl::OkStatus();
+  return wire::InvalidField(absl::StrCat(what, " has ", unit.methods_size(), " methods and box ", box.ToString(), "; its ",
+                                         matrices.size(), " matrices have ", elements, " elements"));
 }
 
 // An even part of what a node has left beside its workers' arenas, on the node where that is least; 0 for no
@@ -211,10 +239,11 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                        absl::StrCat("cannot place ", units.size(), " units of job '", job.job_id(),
                                     "' on 0 slots; need at least 1"));
   }
-  const std::optional<Prices> measured = PricesByMeasurement(job, units, timings);
-  const Prices prices = measured.has_value() ? *measured : PricesByFormula(job, units);
+  const Prices prices = PricesOf(job, units, timings);
+  std::vector<double> seconds;
+  for (const Price& price : prices.units) seconds.push_back(price.seconds);
   std::vector<int64_t> bytes;
-  for (const Unit& unit : units) bytes.push_back(UnitBytes(GroupOf(job, unit), unit.box));
+  for (const Unit& unit : units) bytes.push_back(UnitBytes(GroupOf(job, unit), ShapesOf(job, unit)));
   v1::Plan plan;
   plan.set_job_id(job.job_id());
   for (const NodeSlots& node : nodes) {
@@ -222,7 +251,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     plan.add_slots(node.slots);
   }
   DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
-  Problem problem{.costs = prices.seconds,
+  Problem problem{.costs = seconds,
                   .slots_per_node = {plan.slots().data(), nodes.size()},
                   .bytes = bytes,
                   .slot_bytes = SlotBytes(job, shards, nodes)};
@@ -236,14 +265,14 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     problem.seconds_per_wire_byte = kSecondsPerWireByte;
   }
   DMUON_ASSIGN_OR_RETURN(const Assignment assignment, AssignWithinMemory(problem));
-  AddUnits(job, units, prices, slots, assignment, plan);
+  AddUnits(units, prices.units, slots, assignment, plan);
   AssignBuckets(plan);
   plan.set_makespan_seconds(assignment.makespan);
   plan.set_lower_bound_seconds(assignment.lower_bound);
   // Before the fields that the digest leaves out: a copy of a large plan would be dear.
   plan.set_digest(HashOf(job, plan));
   plan.set_generation(generation);
-  plan.set_reason(absl::StrCat(reason, measured.has_value() ? ", prices as measured" : ""));
+  plan.set_reason(absl::StrCat(reason, prices.measured ? ", prices as measured" : ""));
   DMUON_RETURN_IF_ERROR(CheckSize(plan, max_bytes));
   return plan;
 }

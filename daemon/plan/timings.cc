@@ -48,20 +48,24 @@ v1::UnitTime Entry(const v1::Group& optimizer, const kernels::MatrixShape& shape
 
 std::vector<ShapeClass> ShapeClasses(const v1::JobSpec& job) {
   std::map<std::string, ShapeClass> classes;
-  for (const Unit& unit : MakeUnits(job, {})) {
-    const v1::Group& group = job.groups(static_cast<int>(job.tensors(static_cast<int>(unit.tensor)).group()));
-    ShapeClass found{OptimizerOf(group), {1, kElements}, {kernels::Method()}};
-    if (group.has_muon()) {
-      found.shape = MatrixOf(unit.box);
-      found.methods = AllowedMethods(group);
-    }
-    const auto [known, added] = classes.try_emplace(KeyOf(Entry(found.optimizer, found.shape, {})), found);
-    if (added) continue;
+  const auto add = [&](const v1::Group& group, const kernels::MatrixShape& shape, std::vector<kernels::Method> methods) {
+    ShapeClass found{OptimizerOf(group), shape, std::move(methods)};
+    const auto [known, added] = classes.try_emplace(KeyOf(Entry(found.optimizer, shape, {})), found);
+    if (added) return;
     // Groups of one optimizer and another precision.
     for (const kernels::Method& method : found.methods) {
-      std::vector<kernels::Method>& methods = known->second.methods;
-      if (std::find(methods.begin(), methods.end(), method) == methods.end()) methods.push_back(method);
+      std::vector<kernels::Method>& all = known->second.methods;
+      if (std::find(all.begin(), all.end(), method) == all.end()) all.push_back(method);
     }
+  };
+  for (const Unit& unit : MakeUnits(job, {})) {
+    const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor));
+    const v1::Group& group = job.groups(static_cast<int>(tensor.group()));
+    if (!group.has_muon()) {
+      add(group, {1, kElements}, {kernels::Method()});
+      continue;
+    }
+    for (const kernels::MatrixShape& matrix : MatricesOf(tensor, unit.box)) add(group, matrix, AllowedMethods(group));
   }
   std::vector<ShapeClass> list;
   for (auto& [key, found] : classes) list.push_back(std::move(found));
@@ -124,16 +128,16 @@ Timings Timings::Of(std::span<const std::vector<v1::UnitTime>> nodes) {
   return timings;
 }
 
-std::optional<Timings::Choice> Timings::Fastest(const v1::Group& group, const wire::Box& box) const {
+std::optional<Timings::Choice> Timings::Fastest(const v1::Group& group, const kernels::MatrixShape& matrix) const {
   const v1::Group optimizer = OptimizerOf(group);
   std::optional<Choice> fastest;
   if (!group.has_muon()) {
     const auto time = times_.find(KeyOf(Entry(optimizer, {1, kElements}, {})));
     if (time == times_.end()) return std::nullopt;
-    return Choice{{}, time->second.seconds() * static_cast<double>(box.elements()) / kElements};
+    return Choice{{}, time->second.seconds() * static_cast<double>(matrix.rows * matrix.cols) / kElements};
   }
   for (const kernels::Method& method : AllowedMethods(group)) {
-    const auto time = times_.find(KeyOf(Entry(optimizer, MatrixOf(box), method)));
+    const auto time = times_.find(KeyOf(Entry(optimizer, matrix, method)));
     if (time == times_.end() || !IsAccurate(time->second)) continue;
     if (!fastest.has_value() || time->second.seconds() < fastest->seconds) {
       fastest = Choice{method, time->second.seconds()};

@@ -15,7 +15,6 @@
 #include "dmuon/v1/tensor.pb.h"
 #include "dmuon/v1/timing.pb.h"
 #include "kernels/optimizer.h"
-#include "wire/box.h"
 
 namespace dmuon::plan {
 
@@ -46,10 +45,10 @@ class Timings {
 
   struct Choice {
     kernels::Method method;
-    double seconds = 0.0;  // of the whole unit
+    double seconds = 0.0;
   };
   // The fastest method that `group` allows and that is accurate. nullopt when none of them was measured.
-  [[nodiscard]] std::optional<Choice> Fastest(const v1::Group& group, const wire::Box& box) const;
+  [[nodiscard]] std::optional<Choice> Fastest(const v1::Group& group, const kernels::MatrixShape& matrix) const;
 
  private:
   std::map<std::string, v1::UnitTime> times_;  // by KeyOf

@@ -2,26 +2,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/plan/units.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "daemon/plan/box_set.h"
+#include "wire/validate.h"
 
 namespace dmuon::plan {
 namespace {
 
 using wire::Box;
 
-void AddRowBlocks(const v1::Tensor& tensor, uint32_t index, const Box& whole,
-                  std::vector<Unit>& units) {
-  if (tensor.row_blocks().empty()) {
-    units.push_back({index, whole});
+// Of one matrix, or of one of a stack.
+void AddRowBlocks(const v1::Tensor& tensor, uint32_t index, Box matrix, std::vector<Unit>& units) {
+  if (tensor.row_blocks().empty() || wire::IsInterleaved(tensor)) {
+    units.push_back({index, matrix});
     return;
   }
-  Box block = whole;
-  for (const int64_t rows : tensor.row_blocks()) {
-    block.length[0] = rows;
-    if (rows > 0) units.push_back({index, block});
-    block.offset[0] += rows;
+  const auto rows = static_cast<size_t>(wire::RowDimension(tensor));
+  for (const int64_t block : tensor.row_blocks()) {
+    matrix.length[rows] = block;
+    units.push_back({index, matrix});
+    matrix.offset[rows] += block;
+  }
+}
+
+void AddMatrices(const v1::Tensor& tensor, uint32_t index, const Box& whole, std::vector<Unit>& units) {
+  const auto stacked = static_cast<size_t>(wire::RowDimension(tensor));  // dimensions
+  Box matrix = whole;
+  std::fill_n(matrix.length.begin(), stacked, 1);
+  while (true) {
+    AddRowBlocks(tensor, index, matrix, units);
+    size_t d = stacked;
+    while (d > 0 && ++matrix.offset[d - 1] == whole.length[d - 1]) matrix.offset[--d] = 0;
+    if (d == 0) return;
   }
 }
 
@@ -46,7 +60,7 @@ std::vector<Unit> MakeUnits(const v1::JobSpec& job, ShardsByRank shards) {
     const Box whole = WholeOf(tensor);
     if (whole.empty()) continue;
     if (job.groups(static_cast<int>(tensor.group())).has_muon()) {
-      AddRowBlocks(tensor, i, whole, units);
+      AddMatrices(tensor, i, whole, units);
       continue;
     }
     held.clear();
@@ -56,6 +70,18 @@ std::vector<Unit> MakeUnits(const v1::JobSpec& job, ShardsByRank shards) {
     AddBoxes(held, i, whole, units);
   }
   return units;
+}
+
+std::vector<kernels::MatrixShape> MatricesOf(const v1::Tensor& tensor, const Box& unit) {
+  const int row_dimension = wire::RowDimension(tensor);
+  int64_t cols = 1;
+  for (int d = row_dimension + 1; d < unit.ndim; ++d) cols *= unit.length[static_cast<size_t>(d)];
+  if (!wire::IsInterleaved(tensor)) {
+    return {{unit.ndim == 0 ? 1 : unit.length[static_cast<size_t>(row_dimension)], cols}};
+  }
+  std::vector<kernels::MatrixShape> matrices;
+  for (const int64_t block : tensor.row_blocks()) matrices.push_back({block * tensor.row_repeats(), cols});
+  return matrices;
 }
 
 }  // namespace dmuon::plan

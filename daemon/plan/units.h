@@ -9,6 +9,7 @@
 
 #include "daemon/plan/cover.h"
 #include "dmuon/v1/tensor.pb.h"
+#include "kernels/optimizer.h"
 #include "wire/box.h"
 
 namespace dmuon::plan {
@@ -23,11 +24,16 @@ struct Unit {
 
 // Sorted by tensor, then by box; together the units hold every element of the job exactly once.
 //
-//   matrix optimizers   one unit a row block, or the whole matrix when there are no blocks
+//   matrix optimizers   one unit a matrix: the whole tensor, one of a stack, a row block; blocks that are
+//                       interleaved are no boxes, so that all of a matrix's (or of a stack's matrix's) are one unit
 //   element-wise        one unit a distinct parameter box when these tile the tensor, so that an
 //                       owner can be next to the worker that wants it; the whole tensor otherwise
 //
 // A tensor without elements has no unit. The job must be valid and its coverage proved.
 std::vector<Unit> MakeUnits(const v1::JobSpec& job, ShardsByRank shards);
+
+// What a unit of `tensor` holds, in the order of row_blocks; more than one when they are interleaved. A unit of
+// an element-wise optimizer counts as one matrix, rows of its first dimension.
+std::vector<kernels::MatrixShape> MatricesOf(const v1::Tensor& tensor, const wire::Box& unit);
 
 }  // namespace dmuon::plan

@@ -3,6 +3,7 @@
 
 #include "wire/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <unordered_set>
@@ -117,32 +118,59 @@ std::string ShapeText(const v1::Tensor& tensor) {
   return text + "]";
 }
 
-absl::Status ValidateMatrix(const v1::Tensor& tensor, const std::string& what) {
-  if (tensor.shape_size() == 3) {
-    return InvalidField(absl::StrCat(
-        what, ": shape ", ShapeText(tensor),
-        " is ambiguous for a matrix optimizer (a stack of matrices or a 1-D convolution); "
-        "register the matrices one by one, or use adamw"));
+absl::Status ValidateRowBlocks(const v1::Tensor& tensor, const std::string& what) {
+  const int64_t rows = tensor.shape(RowDimension(tensor));
+  const int64_t repeats = std::max<int64_t>(1, tensor.row_repeats());
+  if (tensor.row_repeats() < 0 || (repeats > 1 && tensor.row_blocks().empty())) {
+    return InvalidField(absl::StrCat(what, ": row_repeats is ", tensor.row_repeats(), " for ", tensor.row_blocks_size(),
+                                     " row_blocks; must be at least 1, and 1 without any"));
   }
-  if (tensor.shape_size() != 2 && tensor.shape_size() != 4) {
-    return InvalidField(absl::StrCat(what, ": shape ", ShapeText(tensor),
-                                     " is no matrix; a matrix optimizer needs the global shape "
-                                     "with 2 dimensions (or 4, a convolution kernel)"));
+  if (tensor.row_blocks().empty()) return absl::OkStatus();
+  if (tensor.row_blocks_size() > kMaxRowBlocks) {
+    return Limit(absl::StrCat(what, ": ", tensor.row_blocks_size(), " row_blocks, allowed are ", kMaxRowBlocks));
   }
-  if (tensor.row_blocks_size() == 0) return absl::OkStatus();
-  int64_t sum = 0;
-  for (const int64_t rows : tensor.row_blocks()) {
-    if (rows < 1 || rows > tensor.shape(0)) {
-      return InvalidField(absl::StrCat(what, ": row block of ", rows, " rows, allowed are 1..",
-                                       tensor.shape(0)));
+  int64_t sum = 0;  // at most 4096 blocks of 2^31: cannot overflow
+  for (const int64_t block : tensor.row_blocks()) {
+    if (block < 1 || block > rows) {
+      return InvalidField(absl::StrCat(what, ": row block of ", block, " rows, allowed are 1..", rows));
     }
-    sum += rows;  // at most 2^31 a block and far fewer than 2^32 blocks: cannot overflow
+    sum += block;
   }
-  if (sum != tensor.shape(0)) {
-    return InvalidField(absl::StrCat(what, ": row_blocks sum to ", sum, " rows of ",
-                                     tensor.shape(0)));
+  if (rows % sum == 0 && rows / sum == repeats) return absl::OkStatus();
+  return InvalidField(absl::StrCat(what, ": row_blocks sum to ", sum, " rows",
+                                   repeats > 1 ? absl::StrCat(", ", repeats, " times,") : "", " of ", rows));
+}
+
+absl::Status ValidateMatrix(const v1::Tensor& tensor, const std::string& what) {
+  const int ndim = tensor.shape_size();
+  if (ndim < 2) {
+    return InvalidField(absl::StrCat(what, ": shape ", ShapeText(tensor),
+                                     " is no matrix; a matrix optimizer needs the global shape with at least 2 "
+                                     "dimensions"));
   }
-  return absl::OkStatus();
+  if (!v1::View_IsValid(tensor.view())) {
+    return InvalidField(absl::StrCat(what, ": view is ", static_cast<int>(tensor.view()),
+                                     ", known are 1 (flatten) and 2 (experts)"));
+  }
+  if (tensor.view() == v1::VIEW_EXPERTS && ndim < 3) {
+    return InvalidField(absl::StrCat(what, ": view experts needs at least 3 dimensions, shape ", ShapeText(tensor),
+                                     " has ", ndim));
+  }
+  if (tensor.view() == v1::VIEW_UNSPECIFIED && ndim > 2) {
+    return InvalidField(absl::StrCat(
+        what, ": shape ", ShapeText(tensor), " is ambiguous for a matrix optimizer: say which view of it is meant, "
+        "flatten (one matrix of ", tensor.shape(0), " rows, as a convolution kernel) or experts (a stack of matrices, ",
+        tensor.shape(ndim - 2), " x ", tensor.shape(ndim - 1), " each), or use adamw"));
+  }
+  return ValidateRowBlocks(tensor, what);
+}
+
+// 0 of a tensor without elements, which nobody owns.
+int64_t MatricesIn(const v1::Tensor& tensor) {
+  if (std::find(tensor.shape().begin(), tensor.shape().end(), 0) != tensor.shape().end()) return 0;
+  int64_t matrices = std::max(1, tensor.row_blocks_size());
+  for (int d = 0; d < RowDimension(tensor); ++d) matrices *= tensor.shape(d);
+  return matrices;
 }
 
 absl::Status ValidateTensor(const v1::JobSpec& job, const v1::Tensor& tensor,
@@ -162,8 +190,8 @@ absl::Status ValidateTensor(const v1::JobSpec& job, const v1::Tensor& tensor,
   }
   DMUON_RETURN_IF_ERROR(ValidateShape(tensor, what));
   if (job.groups(static_cast<int>(tensor.group())).has_muon()) return ValidateMatrix(tensor, what);
-  if (tensor.row_blocks_size() != 0) {
-    return InvalidField(what + ": row_blocks have no meaning for an element-wise optimizer");
+  if (tensor.view() != v1::VIEW_UNSPECIFIED || tensor.row_blocks_size() != 0 || tensor.row_repeats() > 1) {
+    return InvalidField(what + ": view, row_blocks and row_repeats have no meaning for an element-wise optimizer");
   }
   return absl::OkStatus();
 }
@@ -214,8 +242,16 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
     DMUON_RETURN_IF_ERROR(ValidateGroup(group, group_names));
   }
   std::unordered_set<std::string> tensor_names;
+  int64_t matrices = 0;
   for (const v1::Tensor& tensor : job.tensors()) {
     DMUON_RETURN_IF_ERROR(ValidateTensor(job, tensor, tensor_names));
+    if (!job.groups(static_cast<int>(tensor.group())).has_muon()) continue;
+    // No tensor has more than 2^61 elements, so that the sum of two cannot overflow.
+    matrices += MatricesIn(tensor);
+    if (matrices > kMaxMatrices) {
+      return Limit(absl::StrCat("tensor '", tensor.name(), "': ", matrices, " matrices with those before it, allowed are ",
+                                kMaxMatrices, " in a job"));
+    }
   }
   return absl::OkStatus();
 }
@@ -276,10 +312,8 @@ absl::StatusOr<std::vector<ShardBoxes>> ParseShards(const v1::JobSpec& job,
 
 size_t SizeOf(v1::DType dtype) { return dtype == v1::DTYPE_BFLOAT16 ? 2 : 4; }
 
-MatrixShape AsMatrix(const v1::Tensor& tensor) {
-  MatrixShape shape{tensor.shape_size() > 0 ? tensor.shape(0) : 1, 1};
-  for (int d = 1; d < tensor.shape_size(); ++d) shape.cols *= tensor.shape(d);
-  return shape;
-}
+int RowDimension(const v1::Tensor& tensor) { return tensor.view() == v1::VIEW_EXPERTS ? tensor.shape_size() - 2 : 0; }
+
+bool IsInterleaved(const v1::Tensor& tensor) { return tensor.row_repeats() > 1; }
 
 }  // namespace dmuon::wire

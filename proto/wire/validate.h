@@ -21,12 +21,14 @@ inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr uint32_t kMaxWorldSize = 65'536;
 inline constexpr int kMaxTensors = 262'144;
 inline constexpr int kMaxGroups = 4'096;
+inline constexpr int kMaxRowBlocks = 4'096;             // of a tensor
+inline constexpr int64_t kMaxMatrices = int64_t{1} << 20;  // of a job
 
 // Ids of jobs and nodes: 1..128 characters of [A-Za-z0-9._:/@-].
 absl::Status ValidateId(absl::string_view id, absl::string_view what);
 
-// Names, shapes, dtypes, groups, options, row blocks; matrix optimizers need 2 dimensions, or 4 (a
-// convolution kernel, flattened to rows x rest). Three dimensions are ambiguous and refused.
+// Names, shapes, dtypes, groups, options, views. A tensor of a matrix optimizer has 2 dimensions, or more and a
+// view that says which matrices they are; element-wise optimizers take no view.
 absl::Status ValidateJobSpec(const v1::JobSpec& job);
 
 // Learning rates and the like, one a group of a valid job.
@@ -44,11 +46,10 @@ absl::StatusOr<std::vector<ShardBoxes>> ParseShards(
 // Bytes of one element.
 size_t SizeOf(v1::DType dtype);
 
-// The tensor as a matrix: rows = shape[0], cols = product of the rest. Of a valid job.
-struct MatrixShape {
-  int64_t rows = 0;
-  int64_t cols = 0;
-};
-MatrixShape AsMatrix(const v1::Tensor& tensor);
+// The dimension of rows: those before it count matrices, those after it are columns. Of a tensor of a valid job.
+int RowDimension(const v1::Tensor& tensor);
+
+// Whether one matrix has rows between those of another, so that all of them are one unit. Of a valid tensor.
+bool IsInterleaved(const v1::Tensor& tensor);
 
 }  // namespace dmuon::wire

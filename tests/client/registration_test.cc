@@ -146,6 +146,39 @@ TEST_F(RegistrationTest, RowBlocksMustAddUpToTheRows) {  // cases row 54
   EXPECT_THAT(failure.message, AllOf(HasSubstr("qkv"), HasSubstr("4608")));
 }
 
+TEST_F(RegistrationTest, AStackThatNobodyExplainedIsRefusedWithTheChoices) {  // cases row 17
+  Worker worker = MakeWorker();
+  worker.Add(WholeTensor("experts", {4, 6, 2}, worker.muon()));
+  const Failure failure = RegisterAlone(worker);
+  EXPECT_EQ(failure.status, DMUON_INVALID_ARGUMENT);
+  EXPECT_THAT(failure.message, AllOf(HasSubstr("'experts'"), HasSubstr("flatten"), HasSubstr("a stack of matrices, 6 x 2")));
+}
+
+TEST_F(RegistrationTest, ViewsAndRepeatsReachThePlan) {
+  Worker worker = MakeWorker();
+  WholeTensor experts("experts", {4, 6, 2}, worker.muon());
+  experts.view = DMUON_VIEW_EXPERTS;
+  const int64_t blocks[] = {1, 1};
+  experts.row_blocks = blocks;
+  experts.row_block_count = std::size(blocks);
+  experts.row_repeats = 3;
+  worker.Add(experts);
+  WholeTensor kernel("kernel", {4, 6, 2}, worker.muon());
+  kernel.view = DMUON_VIEW_FLATTEN;
+  worker.Add(kernel);
+  EXPECT_EQ(worker.client().register_tensors(kPatienceMs).matrix_units, 9U);
+}
+
+TEST_F(RegistrationTest, AViewThatThisLibraryDoesNotKnowIsRefused) {
+  Worker worker = MakeWorker();
+  WholeTensor tensor("t", {4, 6, 2}, worker.muon());
+  const int32_t unknown = 3;
+  std::memcpy(&tensor.view, &unknown, sizeof(unknown));
+  const Failure failure = FailureOf([&] { worker.Add(tensor); });
+  EXPECT_EQ(failure.status, DMUON_INVALID_ARGUMENT);
+  EXPECT_THAT(failure.message, HasSubstr("t.view 3 is not in 0..2"));
+}
+
 TEST_F(RegistrationTest, ABoxOutsideItsTensorIsRefused) {
   Worker worker = MakeWorker();
   WholeTensor tensor("matrix", {4, 6}, worker.muon());

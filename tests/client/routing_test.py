@@ -4,7 +4,8 @@
 
 import pytest
 import torch
-from dmuon_client import RoutingError, Rule, route_model
+from dmuon_client import _abi
+from dmuon_client import RoutingError, RowBlocks, Rule, route_model
 from dmuon_client.routing import describe
 from torch import nn
 
@@ -81,14 +82,25 @@ def test_rule_by_size():
 
 
 def test_three_dimensions_need_a_rule_and_the_error_names_them():
-    model = nn.ModuleDict({"fc": nn.Linear(4, 4), "conv": nn.Conv1d(4, 4, 3)})
-    with pytest.raises(RoutingError, match=r"conv\.weight \(4, 4, 3\)"):
+    model = nn.ModuleDict({"fc": nn.Linear(4, 4), "up": nn.ConvTranspose1d(4, 4, 3)})
+    with pytest.raises(RoutingError, match=r"up\.weight \(4, 4, 3\).*view='experts'.*view='flatten'"):
         route_model(model)
-    assert routes_of(model, Rule("muon", name="conv.weight"))["conv.weight"] == "muon"
+    assert routes_of(model, Rule("adamw", name="up.weight"))["up.weight"] == "adamw"
 
 
-def test_convolution_kernel_goes_to_muon():
-    assert routes_of(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False))) == {"0.weight": "muon"}
+def test_three_dimensions_need_a_view_on_the_way_to_muon():
+    model = nn.ModuleDict({"up": nn.ConvTranspose1d(4, 4, 3)})
+    for view in (None, RowBlocks([2, 2])):
+        with pytest.raises(RoutingError, match=r"rule 0: up\.weight \(4, 4, 3\) may be a stack .* say view='experts'"):
+            route_model(model, [Rule("muon", name="up.weight", view=view)])
+    assert routes_of(model, Rule("muon", name="up.weight", view="flatten"))["up.weight"] == "muon"
+
+
+@pytest.mark.parametrize("convolution", [nn.Conv1d, nn.Conv2d, nn.Conv3d])
+def test_convolution_kernel_goes_to_muon_flattened(convolution):
+    for rules in ([], [Rule("muon", name="*")]):
+        (route,) = route_model(nn.Sequential(convolution(3, 8, 3, bias=False)), rules)
+        assert (route.route, route.matrices.view) == ("muon", _abi.DMUON_VIEW_FLATTEN)
 
 
 def test_one_dimension_cannot_be_forced_to_muon():
@@ -124,10 +136,38 @@ def test_a_module_called_module_keeps_its_name():
     (Rule("frozen", lr=0.1), "frozen parameter has no group"),
     (Rule("adamw", momentum=0.9), "momentum belongs to muon"),
     (Rule("muon", betas=(0.9, 0.9)), "belong to adamw"),
+    (Rule("adamw", view="experts"), "a view belongs to muon"),
+    (Rule("muon", view="heads"), "view is 'heads'; it must be 'flatten', 'experts'"),
+    (Rule("muon", view=[4, 4]), r"view is \[4, 4\]"),
 ])
 def test_contradictory_rule_is_refused(rule, complaint):
     with pytest.raises(ValueError, match=complaint):
         rule.validate()
+
+
+def test_a_view_that_decides_on_nothing_is_refused():
+    rule = Rule("muon", name="blocks.*.qkv.*", view=RowBlocks([8, 8]))
+    with pytest.raises(RoutingError, match="rule 1 says how matrices are seen, but it decides on no parameter"):
+        route_model(Transformer(), [Rule("adamw", name="head"), rule])
+
+
+def test_a_view_of_a_frozen_matrix_is_no_mistake():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[0].weight.requires_grad_(False)
+    assert routes_of(model, Rule("muon", name="0.*", view=RowBlocks([2, 2])))["0.weight"] == "frozen"
+
+
+def test_tied_names_must_agree_on_the_matrices():
+    model = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
+    model["b"].weight = model["a"].weight
+    with pytest.raises(RoutingError, match=r"a\.weight and b\.weight are one tensor, which rules see in two ways"):
+        route_model(model, [Rule("muon", name="a.*", view=RowBlocks([2, 2]))])
+
+
+def test_table_says_how_many_matrices_a_tensor_holds():
+    rule = Rule("muon", name="*.up.weight", view=RowBlocks([32, 32]))
+    table = describe(route_model(Transformer(), [rule]))
+    assert next(line for line in table.splitlines() if line.startswith("blocks.*.up.weight")).endswith("rule 0, 2 matrices")
 
 
 def test_table_has_one_line_for_all_layers_and_shows_every_route():

@@ -33,8 +33,8 @@ def planned(daemon, job):
     """{tensor: (form, precision)} of the matrices, and why the plan was made."""
     answer = json.loads(daemon.ctl("--json", "plan", job).stdout)
     names = [tensor["name"] for tensor in answer["job"]["tensors"]]
-    methods = {names[unit["tensor"]]: (unit["method"]["form"], unit["method"]["precision"])
-               for unit in answer["plan"]["units"] if "method" in unit}
+    methods = {names[unit["tensor"]]: (unit["methods"][0]["form"], unit["methods"][0]["precision"])
+               for unit in answer["plan"]["units"] if unit["methods"]}
     return methods, answer["plan"]["reason"]
 
 

@@ -115,9 +115,11 @@ def refused(rank, world_size, address, job, case):
     elif case == "float16":
         return build(Bag({"w": torch.zeros(6, 4, dtype=torch.float16)}, "rows"), address, job, keywords)
     elif case == "row-blocks":
-        keywords["row_blocks"] = {"w": [4, 4]}
-    elif case == "unknown-row-blocks":
-        keywords["row_blocks"] = {"v": [6]}
+        keywords["rules"] = [dmuon.Rule("muon", name="w", view=dmuon.RowBlocks([4, 4]))]
+    elif case == "unused-view":
+        keywords["rules"] = [dmuon.Rule("muon", name="v", view="experts")]
+    elif case == "stack":
+        shapes = {"stack": (2, 6, 4)}
     elif case == "fsdp1":
         model = torch.nn.Sequential(torch.nn.Linear(6, 4))
         return build(FullyShardedDataParallel(model, device_id=torch.device("cpu")), address, job, keywords)
@@ -141,8 +143,9 @@ def build(model, address, job, keywords):
     ("other-lr-shape", ["DMUON_SPEC_MISMATCH"]),
     ("plain", ["w is a plain parameter, one of 2 workers"]),  # cases row 22
     ("float16", ["w is torch.float16"]),
-    ("row-blocks", ["w", "8", "6"]),
-    ("unknown-row-blocks", ["row_blocks", "'v'"]),
+    ("row-blocks", ["w (6, 4)", "sum to 8 rows of 6"]),
+    ("unused-view", ["rule 0", "'v'", "decides on no parameter"]),
+    ("stack", ["stack (2, 6, 4)", "view='experts'", "view='flatten'"]),  # cases row 17
     ("fsdp1", ["FSDP1", "fully_shard"]),  # cases rows 27 and 28
     ("part-of-the-mesh", ["0.weight lies on a device mesh of 1 workers, but the job has 2", "mesh="]),
 ])

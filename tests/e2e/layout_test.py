@@ -159,7 +159,7 @@ def contiguous_gradients(step: int):
 def test_strides_of_a_gradient_do_not_matter(pools, daemon, job):
     # cases row 60; the kernel counts as 8 x 36
     shapes = {"kernel": (8, 4, 3, 3), "matrix": (6, 10)}
-    keywords = dict(HYPERS, rules=[dmuon.Rule("muon", name="kernel")])
+    keywords = dict(HYPERS, rules=[dmuon.Rule("muon", name="kernel", view="flatten")])
     runs = pools(1).run(feed, daemon.address, job, shapes, layout="plain", grads=strided_gradients,
                         keywords=keywords)
     assert difference(runs[0]["params"][-1], feed_plain(shapes, grads=contiguous_gradients)[-1]) <= FP32
@@ -183,7 +183,7 @@ def test_row_blocks_are_orthogonalised_on_their_own(pools, daemon, job, workers,
     # cases row 17: six experts of 8 rows are whole at their owners, though the workers have 12 rows each
     shapes = {"fused": (sum(blocks), 6)}
     runs = pools(workers).run(feed, daemon.address, job, shapes, steps=2,
-                              keywords=dict(HYPERS, row_blocks={"fused": blocks}))
+                              keywords=dict(HYPERS, rules=[dmuon.Rule("muon", view=dmuon.RowBlocks(blocks))]))
     got = runs[0]["params"][-1]["fused"]
     assert runs[0]["results"][-1].newton_schulz_calls == 2 * len(blocks)
 

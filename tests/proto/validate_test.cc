@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
 
@@ -82,17 +83,34 @@ TEST_F(ValidateTest, FlatMatrixForAMatrixOptimizerIsRefused) {
   EXPECT_THAT(Refusal(), HasSubstr("tensor 'flat': shape [1024] is no matrix"));
 }
 
-TEST_F(ValidateTest, ThreeDimensionsAreAmbiguousForAMatrixOptimizer) {
-  AddTensor("experts", {4, 8, 8}, 0);
-  EXPECT_THAT(Refusal(), HasSubstr("ambiguous"));
+// cases row 17: a stack that nobody explained.
+TEST_F(ValidateTest, MoreThanTwoDimensionsAreAmbiguousWithoutAView) {
+  v1::Tensor* stack = AddTensor("experts", {4, 8, 6}, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'experts': shape [4, 8, 6] is ambiguous for a matrix optimizer: say which view "
+                                   "of it is meant, flatten (one matrix of 4 rows, as a convolution kernel) or experts "
+                                   "(a stack of matrices, 8 x 6 each), or use adamw"));
+  for (const v1::View view : {v1::VIEW_FLATTEN, v1::VIEW_EXPERTS}) {
+    stack->set_view(view);
+    EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  }
+  AddTensor("conv", {8, 4, 3, 3}, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'conv': shape [8, 4, 3, 3] is ambiguous"));
 }
 
-// cases row 50: 4-D kernels count as rows x everything else.
-TEST_F(ValidateTest, ConvolutionKernelsAreFlattened) {
-  const MatrixShape shape = AsMatrix(*AddTensor("conv", {256, 16, 3, 3}, 0));
+TEST_F(ValidateTest, AViewMustFitItsTensor) {
+  v1::Tensor* tensor = AddTensor("t", {6, 4}, 0);
+  tensor->set_view(v1::VIEW_EXPERTS);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 't': view experts needs at least 3 dimensions, shape [6, 4] has 2"));
+  tensor->set_view(static_cast<v1::View>(9));
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 't': view is 9, known are"));
+  tensor->clear_view();
+  tensor->set_group(1);
   EXPECT_TRUE(ValidateJobSpec(job_).ok());
-  EXPECT_EQ(shape.rows, 256);
-  EXPECT_EQ(shape.cols, 144);
+  tensor->set_view(v1::VIEW_FLATTEN);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 't': view, row_blocks and row_repeats have no meaning"));
+  tensor->clear_view();
+  tensor->set_row_repeats(2);
+  EXPECT_THAT(Refusal(), HasSubstr("have no meaning for an element-wise optimizer"));
 }
 
 // cases row 54
@@ -100,6 +118,58 @@ TEST_F(ValidateTest, RowBlocksThatDoNotSumUpAreRefused) {
   v1::Tensor* qkv = AddTensor("qkv", {4608, 64}, 0);
   for (const int64_t rows : {2048, 256, 256}) qkv->add_row_blocks(rows);
   EXPECT_THAT(Refusal(), HasSubstr("row_blocks sum to 2560 rows of 4608"));
+}
+
+TEST_F(ValidateTest, RepeatedRowBlocksMustFillTheRowsExactly) {
+  v1::Tensor* tensor = AddTensor("qkv", {24, 4}, 0);
+  for (const int64_t rows : {4, 2, 2}) tensor->add_row_blocks(rows);
+  tensor->set_row_repeats(3);
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  for (const int64_t repeats : {2, 4, 24}) {
+    tensor->set_row_repeats(repeats);
+    EXPECT_THAT(Refusal(), HasSubstr(absl::StrCat("tensor 'qkv': row_blocks sum to 8 rows, ", repeats, " times, of 24")));
+  }
+  tensor->set_row_repeats(int64_t{1} << 62);  // times the sum, it would overflow to 0
+  EXPECT_THAT(Refusal(), HasSubstr("sum to 8 rows"));
+  tensor->clear_row_repeats();
+  EXPECT_THAT(Refusal(), HasSubstr("row_blocks sum to 8 rows of 24"));
+  tensor->set_row_repeats(-1);
+  EXPECT_THAT(Refusal(), HasSubstr("row_repeats is -1 for 3 row_blocks"));
+  tensor->clear_row_blocks();
+  tensor->set_row_repeats(2);
+  EXPECT_THAT(Refusal(), HasSubstr("row_repeats is 2 for 0 row_blocks; must be at least 1, and 1 without any"));
+}
+
+TEST_F(ValidateTest, RowBlocksOfAStackAreThoseOfEachMatrixInIt) {
+  v1::Tensor* stack = AddTensor("gate_up", {24, 6, 4}, 0);
+  stack->set_view(v1::VIEW_EXPERTS);
+  for (const int64_t rows : {12, 12}) stack->add_row_blocks(rows);
+  EXPECT_THAT(Refusal(), HasSubstr("row block of 12 rows, allowed are 1..6"));
+  stack->clear_row_blocks();
+  for (const int64_t rows : {3, 3}) stack->add_row_blocks(rows);
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+}
+
+TEST_F(ValidateTest, EmptyAndFarTooManyRowBlocksAreRefused) {
+  v1::Tensor* tensor = AddTensor("heads", {8192, 2}, 0);
+  tensor->add_row_blocks(8192);
+  tensor->add_row_blocks(0);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'heads': row block of 0 rows, allowed are 1..8192"));
+  tensor->clear_row_blocks();
+  for (int i = 0; i < 4096; ++i) tensor->add_row_blocks(2);
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  tensor->add_row_blocks(2);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'heads': 4097 row_blocks, allowed are 4096"));
+}
+
+TEST_F(ValidateTest, AJobOfMoreMatricesThanAPlanCanHoldIsRefused) {
+  v1::Tensor* stack = AddTensor("stack", {1 << 20, 1, 1}, 0);
+  stack->set_view(v1::VIEW_EXPERTS);
+  EXPECT_THAT(Refusal(), HasSubstr("tensor 'stack': 1048577 matrices with those before it, allowed are 1048576"));
+  stack->set_shape(0, (1 << 20) - 1);
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  AddTensor("empty", {1 << 30, 0, 4}, 0)->set_view(v1::VIEW_EXPERTS);  // which nobody owns
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
 }
 
 TEST_F(ValidateTest, NamesThatCouldForgeALogLineAreRefused) {

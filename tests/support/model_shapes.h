@@ -76,8 +76,8 @@ inline std::vector<double> MatrixSeconds(const ModelShapes& model) {
   std::vector<double> seconds;
   for (int layer = 0; layer < model.layers; ++layer) {
     for (const MatrixShape& shape : model.layer) {
-      const wire::Box box{2, {}, {shape.rows, shape.cols}};
-      seconds.insert(seconds.end(), static_cast<size_t>(shape.copies), UnitSeconds(muon, box));
+      const double price = UnitSeconds(muon, {{shape.rows, shape.cols}});
+      seconds.insert(seconds.end(), static_cast<size_t>(shape.copies), price);
     }
   }
   return seconds;

@@ -125,6 +125,11 @@ typedef enum dmuon_weight_decay {
   DMUON_DECAY_DECOUPLED = 1,
   DMUON_DECAY_CAUTIOUS = 2          /* only where weight and update have one sign; arXiv 2510.12402 */
 } dmuon_weight_decay_t;
+typedef enum dmuon_view {
+  DMUON_VIEW_MATRIX = 0,            /* 2 dimensions; more are refused */
+  DMUON_VIEW_FLATTEN = 1,           /* one matrix: the first dimension's rows, all else in a row (convolutions) */
+  DMUON_VIEW_EXPERTS = 2            /* a stack: the last two dimensions are a matrix, the others count them */
+} dmuon_view_t;
 typedef enum dmuon_missing {
   DMUON_MISSING_ERROR = 1,
   DMUON_MISSING_SKIP = 2,
@@ -201,13 +206,16 @@ typedef struct dmuon_tensor {
   dmuon_box grad_box;             /* what this worker submits */
   dmuon_box param_box;            /* what it wants back */
   int32_t reduced;                /* 1: gradients are already reduced over the workers */
-  const int64_t* row_blocks;      /* fused matrices: rows of each block; NULL: one block */
-  size_t row_block_count;
+  const int64_t* row_blocks;      /* fused matrices: rows of each block, a matrix of its own; NULL: one block */
+  size_t row_block_count;         /* at most 4096 */
+  dmuon_view_t view;              /* how a tensor of DMUON_MUON is seen as matrices */
+  int64_t row_repeats;            /* how often the blocks follow each other down the rows. 1: each lies in one
+                                     piece; more: interleaved, and block j is one matrix of all its rows */
 } dmuon_tensor;
 #define DMUON_TENSOR_INIT                                                                    \
   {                                                                                          \
     sizeof(dmuon_tensor), NULL, 0, {0}, DMUON_FLOAT32, DMUON_FLOAT32, 0, {{0}, {0}},         \
-        {{0}, {0}}, 1, NULL, 0                                                               \
+        {{0}, {0}}, 1, NULL, 0, DMUON_VIEW_MATRIX, 1                                         \
   }
 
 /* Hyper-parameters of one group for one step. */
@@ -222,7 +230,7 @@ typedef struct dmuon_hyper {
 typedef struct dmuon_plan_info {
   size_t struct_size;
   uint64_t generation;
-  uint64_t matrix_units;       /* orthogonalised each step on this node */
+  uint64_t matrix_units;       /* matrices orthogonalised each step on this node */
   uint64_t elementwise_units;
   uint64_t arena_bytes;
 } dmuon_plan_info;

@@ -11,9 +11,10 @@ from dmuon_client.options import AdamW, Options
 from dmuon_client.routing import Route, RoutingError, Rule, route_model
 from dmuon_client.session import DmuonError, PlanInfo, StepResult
 from dmuon_client.sharding import ShardingError
+from dmuon_client.views import QKV, Experts, GateUp, RowBlocks
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdamW", "DmuonError", "Muon", "Options", "PlanInfo", "Route", "RoutingError", "Rule",
-    "ShardingError", "StepResult", "route_model",
+    "AdamW", "DmuonError", "Experts", "GateUp", "Muon", "Options", "PlanInfo", "QKV", "Route", "RoutingError",
+    "RowBlocks", "Rule", "ShardingError", "StepResult", "route_model",
 ]

@@ -94,6 +94,11 @@ DMUON_AUTOTUNE_ON = 3
 DMUON_DECAY_DECOUPLED = 1
 DMUON_DECAY_CAUTIOUS = 2
 
+# dmuon_view
+DMUON_VIEW_MATRIX = 0
+DMUON_VIEW_FLATTEN = 1
+DMUON_VIEW_EXPERTS = 2
+
 # dmuon_missing
 DMUON_MISSING_ERROR = 1
 DMUON_MISSING_SKIP = 2
@@ -172,6 +177,8 @@ class dmuon_tensor(ctypes.Structure):
         ("reduced", c_int32),
         ("row_blocks", ctypes.POINTER(c_int64)),
         ("row_block_count", c_size_t),
+        ("view", c_int32),
+        ("row_repeats", c_int64),
     ]
 
 

@@ -260,9 +260,6 @@ class Muon(torch.optim.Optimizer):
                 shape = sharding.local_part(route.param).shape
             tensors.append(_Tensor(route, holding, shape, route.param.dtype,
                                    sharding.placements(route.param)))
-        unknown = set(self._options.row_blocks) - {t.route.name for t in tensors}
-        if unknown:
-            raise ValueError(f"row_blocks names {sorted(unknown)}, which the service does not hold")
         return tensors
 
     def _check_backward(self, route: routing.Route, replicated: set[int]) -> None:
@@ -324,7 +321,7 @@ class Muon(torch.optim.Optimizer):
             self._session.add_tensor(
                 name, shape=h.shape, dtype=dtype_code(name, t.route.param.dtype),
                 group=index[t.route.group], offset=h.offset, length=h.length, reduced=h.reduced,
-                row_blocks=o.row_blocks.get(name, ()))
+                matrices=t.route.matrices)
         self.plan: PlanInfo = self._session.register()
         self._fetch_buffers()
 

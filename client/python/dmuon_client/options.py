@@ -132,7 +132,6 @@ class Options:
     max_grad_norm: float | None = None  # over all tensors and workers, before any momentum
     missing_gradient: str = "error"  # "skip" keeps the tensor as it is, "zero" counts zeros
     rules: Sequence[Rule] = ()  # first match wins; see routing
-    row_blocks: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     reduced: bool | None = None  # of plain parameters without DDP in a job of many workers
     mesh: DeviceMesh | None = None  # all workers, where fully_shard was given a part of them (HSDP)
 

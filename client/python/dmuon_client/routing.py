@@ -15,6 +15,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dmuon_client import views
+
 ROUTES = ("muon", "adamw", "frozen")
 # Of names for one parameter, the route of the strictest wins: a tied embedding is an embedding.
 _STRICTNESS = {"muon": 0, "adamw": 1, "frozen": 2}
@@ -28,7 +30,7 @@ _EMBEDDINGS = {"wte", "wpe", "embedding", "embeddings", "embed", "tok_embeddings
 class Rule:
     """Sends parameters to `route`. Every condition given must hold; the first rule that matches wins.
 
-    A rule with a hyper-parameter or a `group` makes a parameter group of its own.
+    A rule with a hyper-parameter or a `group` makes a parameter group of its own. One with a `view` must match.
     """
 
     route: str  # "muon", "adamw" or "frozen"
@@ -42,6 +44,7 @@ class Rule:
     weight_decay: float | None = None
     momentum: float | None = None  # of muon
     betas: tuple[float, float] | None = None  # of adamw
+    view: views.View | None = None  # of muon: which matrices the tensor holds; see views
 
     def validate(self) -> None:
         if self.route not in ROUTES:
@@ -50,6 +53,10 @@ class Rule:
             raise ValueError(f"{self}: a frozen parameter has no group and no hyper-parameters")
         if self.momentum is not None and self.route != "muon":
             raise ValueError(f"{self}: momentum belongs to muon; adamw has betas")
+        if self.view is not None:
+            if self.route != "muon":
+                raise ValueError(f"{self}: a view belongs to muon; {self.route} does not look at matrices")
+            views.check(self.view)
         if self.betas is not None and (self.route != "adamw" or len(self.betas) != 2):
             raise ValueError(f"{self}: betas are two numbers and belong to adamw")
 
@@ -87,7 +94,8 @@ class Route:
     route: str
     group: str
     reason: str
-    overrides: dict[str, Any]
+    overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
+    matrices: views.Matrices = views.Matrices()  # of muon
 
     @property
     def name(self) -> str:
@@ -105,24 +113,30 @@ class RoutingError(ValueError):
 def route_model(model: nn.Module, rules: Sequence[Rule] = ()) -> list[Route]:
     """Every parameter of `model` once, in registration order, tied names together.
 
-    RoutingError for FSDP1, for a parameter that no rule covers, and for a model without anything
-    to train.
+    RoutingError for FSDP1, for a parameter that no rule covers or whose view does not fit it, for a view that no
+    parameter gets, and for a model without anything to train.
     """
     _refuse_flat(model)
     found: dict[int, Route] = {}
     unrouted: list[str] = []
+    unused = {i for i, rule in enumerate(rules) if rule.view is not None}
     for name, param, module in named_parameters(model):
-        decision = _decide(name, param, module, rules)
-        if decision is None:
+        match = next((i for i, rule in enumerate(rules) if rule.matches(name, param.shape, module)), None)
+        unused.discard(match)
+        route = _decide(name, param, module, rules, match)
+        if route is None:
             unrouted.append(f"{name} {tuple(param.shape)}")
             continue
-        _merge(found, name, param, decision)
+        _merge(found, route)
     if unrouted:
         raise RoutingError(
             f"no rule says where to send {', '.join(unrouted)}: a tensor of three or more dimensions may be "
-            "a stack of matrices or a kernel. Add a rule such as dmuon.Rule('muon', name=...) "
-            "(first dimension against the rest) or dmuon.Rule('adamw', name=...)"
+            "a stack of matrices or a kernel. Add a rule such as dmuon.Rule('muon', name=..., view='experts'), "
+            "dmuon.Rule('muon', name=..., view='flatten') (first dimension against the rest) or "
+            "dmuon.Rule('adamw', name=...)"
         )
+    for i in unused:
+        raise RoutingError(f"rule {i} says how matrices are seen, but it decides on no parameter: {rules[i]}")
     routes = list(found.values())
     if all(r.route == "frozen" for r in routes):
         raise RoutingError(f"nothing to train: all {len(routes)} parameters are frozen")
@@ -160,57 +174,72 @@ def _refuse_flat(model: nn.Module) -> None:
             )
 
 
-def _decide(name: str, param: nn.Parameter, module: nn.Module,
-            rules: Sequence[Rule]) -> tuple[str, str, str, dict[str, Any]] | None:
-    """(route, group, reason, overrides), or None when nothing covers the parameter."""
+def _decide(name: str, param: nn.Parameter, module: nn.Module, rules: Sequence[Rule],
+            match: int | None) -> Route | None:
+    """`match`: the rule that does. None when nothing covers the parameter."""
     shape = tuple(param.shape)
     if not param.requires_grad:
-        return "frozen", "frozen", "requires_grad is False", {}
+        return Route(param, [name], "frozen", "frozen", "requires_grad is False")
     if param.numel() == 0:
-        return "frozen", "frozen", "no elements", {}
-    for i, rule in enumerate(rules):
-        if rule.matches(name, shape, module):
-            if rule.route == "muon" and len(shape) < 2:
-                raise RoutingError(f"rule {i} sends {name} {shape} to muon, which needs 2 dimensions")
-            group = (rule.group or f"{rule.route}.rule{i}") if rule.makes_group() else rule.route
-            return rule.route, group, f"rule {i}", rule.overrides()
-    return _default(name, shape, module)
+        return Route(param, [name], "frozen", "frozen", "no elements")
+    rule = None if match is None else rules[match]
+    if rule is None:
+        default = _default(name, shape, module)
+        if default is None:
+            return None
+        route = Route(param, [name], default[0], *default)
+    else:
+        group = (rule.group or f"{rule.route}.rule{match}") if rule.makes_group() else rule.route
+        route = Route(param, [name], rule.route, group, f"rule {match}", rule.overrides())
+    if route.route == "muon":
+        _see(route, module, rule)
+    return route
 
 
-def _default(name: str, shape: tuple[int, ...],
-             module: nn.Module) -> tuple[str, str, str, dict[str, Any]] | None:
+def _see(route: Route, module: nn.Module, rule: Rule | None) -> None:
+    """Sets the matrices of a route to muon."""
+    if len(route.shape) < 2:
+        raise RoutingError(f"{route.reason} sends {route.name} {route.shape} to muon, which needs 2 dimensions")
+    try:
+        route.matrices = views.matrices_of(route.name, route.shape, module, rule.view if rule else None)
+    except ValueError as error:
+        raise RoutingError(f"{route.reason}: {error}") from None
+    if (count := route.matrices.count(route.shape)) > 1:
+        route.reason += f", {count} matrices"
+
+
+def _default(name: str, shape: tuple[int, ...], module: nn.Module) -> tuple[str, str] | None:
+    """(route, reason), or None."""
     *path, leaf = name.split(".")
     holder = path[-1] if path else ""
     in_a_layer = any(part.isdigit() for part in path)
     if len(shape) < 2:
-        return "adamw", "adamw", f"{len(shape)}-D", {}
+        return "adamw", f"{len(shape)}-D"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-        return "adamw", "adamw", "embedding", {}
+        return "adamw", "embedding"
     if len(shape) == 2 and not in_a_layer and {holder, leaf} & _EMBEDDINGS:
-        return "adamw", "adamw", "embedding by name", {}
+        return "adamw", "embedding by name"
     if "Norm" in type(module).__name__:
-        return "adamw", "adamw", "norm", {}
+        return "adamw", "norm"
     if not in_a_layer and holder in _HEADS:
-        return "adamw", "adamw", "output head by name", {}
+        return "adamw", "output head by name"
     if len(shape) == 2:
-        return "muon", "muon", "hidden matrix", {}
-    if isinstance(module, (nn.Conv2d, nn.Conv3d)):
-        return "muon", "muon", "kernel, flattened", {}
+        return "muon", "hidden matrix"
+    if isinstance(module, views.CONVOLUTIONS):
+        return "muon", "kernel, flattened"
     return None
 
 
-def _merge(found: dict[int, Route], name: str, param: nn.Parameter,
-           decision: tuple[str, str, str, dict[str, Any]]) -> None:
-    route, group, reason, overrides = decision
-    known = found.get(id(param))
-    if known is None:
-        found[id(param)] = Route(param, [name], route, group, reason, overrides)
+def _merge(found: dict[int, Route], route: Route) -> None:
+    known = found.setdefault(id(route.param), route)
+    if route.name in known.names:
         return
-    if name in known.names:
-        return
-    known.names.append(name)
-    if _STRICTNESS[route] > _STRICTNESS[known.route]:
-        known.route, known.group, known.reason, known.overrides = route, group, reason, overrides
+    if (known.route, route.route) == ("muon", "muon") and known.matrices != route.matrices:
+        raise RoutingError(f"{known.name} and {route.name} are one tensor, which rules see in two ways: "
+                           f"{known.matrices} and {route.matrices}")
+    known.names.append(route.name)
+    if _STRICTNESS[route.route] > _STRICTNESS[known.route]:
+        found[id(route.param)] = dataclasses.replace(route, names=known.names)
 
 
 def describe(routes: Sequence[Route]) -> str:

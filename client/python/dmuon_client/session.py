@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from dmuon_client import _abi
+from dmuon_client.views import Matrices
 
 # Of one wait inside the library, so that Ctrl-C is noticed between two.
 _SLICE_MS = 500
@@ -96,15 +97,15 @@ class Session:
 
     def add_tensor(self, name: str, *, shape: Sequence[int], dtype: int, group: int,
                    offset: Sequence[int], length: Sequence[int], reduced: bool,
-                   row_blocks: Sequence[int]) -> int:
+                   matrices: Matrices = Matrices()) -> int:
         if len(shape) > _abi.DMUON_MAX_DIMS:
             raise ValueError(f"{name} has {len(shape)} dimensions; at most {_abi.DMUON_MAX_DIMS}")
         sizes = ctypes.c_int64 * _abi.DMUON_MAX_DIMS
         box = _abi.dmuon_box(sizes(*offset), sizes(*length))
-        blocks = (ctypes.c_int64 * len(row_blocks))(*row_blocks) if row_blocks else None
+        blocks = (ctypes.c_int64 * len(matrices.row_blocks))(*matrices.row_blocks)
         tensor = _abi.dmuon_tensor(
             ctypes.sizeof(_abi.dmuon_tensor), name.encode(), len(shape), sizes(*shape), dtype, dtype,
-            group, box, box, int(reduced), blocks, len(row_blocks))
+            group, box, box, int(reduced), blocks, len(blocks), matrices.view, matrices.row_repeats)
         return self._add(self._library.dmuon_add_tensor, tensor)
 
     def _add(self, function, item: ctypes.Structure) -> int:

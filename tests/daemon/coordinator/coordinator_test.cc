@@ -356,7 +356,7 @@ TEST(CoordinatorTest, APlanIsPricedByTheMeanOfWhatItsNodesHaveMeasured) {
   EXPECT_THAT(plan.reason(), HasSubstr("prices as measured"));
   int matrices = 0;
   for (const v1::Unit& unit : plan.units()) {
-    if (!unit.has_method()) continue;
+    if (unit.methods().empty()) continue;
     EXPECT_NEAR(unit.cost_seconds(), 2.0, 1e-4);
     ++matrices;
   }

@@ -174,12 +174,15 @@ class PlanTest : public ::testing::Test {
 TEST_F(PlanTest, ShowsUnitsSlotsAndBalance) {
   AddUnit("wq", 64, 0, 64, 0, 0.003);
   AddUnit("emb", 32, 16, 16, 1, 0.001);
-  response_.mutable_plan()->mutable_units(0)->mutable_method()->set_form(v1::FORM_GRAM);
-  response_.mutable_plan()->mutable_units(0)->mutable_method()->set_precision(v1::PRECISION_BF16);
+  for (const v1::Form form : {v1::FORM_GRAM, v1::FORM_STANDARD, v1::FORM_GRAM}) {
+    v1::Method* method = response_.mutable_plan()->mutable_units(0)->add_methods();
+    method->set_form(form);
+    method->set_precision(v1::PRECISION_BF16);
+  }
   const std::string text = PlanText(response_);
   EXPECT_THAT(text, HasSubstr("job demo, generation 4"));
-  EXPECT_THAT(text, HasSubstr("wq       64x8  all        box/0  gram bf16  3 ms  75.0 %\n"));
-  EXPECT_THAT(text, HasSubstr("emb      32x8  16:32,0:8  box/1  -          1 ms  25.0 %\n"));
+  EXPECT_THAT(text, HasSubstr("wq       64x8  all        box/0         3  gram bf16, standard bf16  3 ms  75.0 %\n"));
+  EXPECT_THAT(text, HasSubstr("emb      32x8  16:32,0:8  box/1         0  -                         1 ms  25.0 %\n"));
   EXPECT_THAT(text, HasSubstr("box/2      0   0 s   0.0 %\n")) << "an idle slot is shown";
   EXPECT_THAT(text, HasSubstr("makespan 3 ms, lower bound 3 ms, balance 2.250"));
 }

@@ -139,7 +139,7 @@ TEST_F(AutotunerTest, AFormThatDivergesIsNeverChosen) {
   EXPECT_EQ(Seconds(stored), Seconds(times.front())) << "infinite errors survive the file";
   v1::Group group;
   group.mutable_muon()->set_variant(v1::VARIANT_MUON);
-  const auto choice = plan::Timings::Of(times).Fastest(group, wire::WholeBox(std::vector<int64_t>{64, 8}));
+  const auto choice = plan::Timings::Of(times).Fastest(group, {64, 8});
   ASSERT_TRUE(choice.has_value());
   EXPECT_EQ(choice->method.form, kernels::Form::kStandard);
 }

@@ -12,9 +12,11 @@
 
 namespace dmuon::node {
 
-// The cpu backend, whose Gram form diverges, as no input that is known makes the real one do.
+// The cpu backend, whose Gram form diverges, and whose Newton-Schulz fails after `runs` where that is not negative,
+// as no input that is known makes the real one do.
 class DivergingBackend final : public kernels::Backend {
  public:
+  explicit DivergingBackend(int runs = -1) : runs_(runs) {}
   [[nodiscard]] std::string_view name() const override { return cpu_->name(); }
   [[nodiscard]] std::string device() const override { return cpu_->device(); }
   void BindThread(int threads) override { cpu_->BindThread(threads); }
@@ -36,6 +38,7 @@ class DivergingBackend final : public kernels::Backend {
   }
   absl::Status Orthogonalize(const kernels::NewtonSchulz& newton_schulz, const kernels::Method& method,
                              kernels::MatrixView x, kernels::Scratch& scratch) override {
+    if (runs_ >= 0 && runs_-- == 0) return absl::InternalError("not finite");
     if (method.form == kernels::Form::kGram) {
       x.data[0] = NAN;
       return absl::AbortedError("diverged");
@@ -48,6 +51,7 @@ class DivergingBackend final : public kernels::Backend {
   }
 
  private:
+  int runs_;
   std::unique_ptr<kernels::Backend> cpu_ = *kernels::MakeBackend("cpu");
 };
 

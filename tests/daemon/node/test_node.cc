@@ -354,14 +354,14 @@ void TestWorker::ForEachElement(size_t tensor, const wire::Box& box, Fn&& fn) co
   });
 }
 
-void TestWorker::FillAndSubmit(size_t tensor, uint64_t step, GradientValue value) {
+void TestWorker::FillAndSubmit(size_t tensor, uint64_t step, const GradientValue& value) {
   ForEachElement(tensor, shards_[tensor].grad, [&](size_t local, int64_t global) {
     grad(tensor)[local] = value(tensor, global, step);
   });
   Submit(tensor, step);
 }
 
-void TestWorker::FillAndSubmit(uint64_t step, GradientValue value) {
+void TestWorker::FillAndSubmit(uint64_t step, const GradientValue& value) {
   for (size_t tensor = 0; tensor < shards_.size(); ++tensor) FillAndSubmit(tensor, step, value);
 }
 
@@ -374,7 +374,7 @@ absl::StatusOr<v1::BeginResponse> TestWorker::Return(const std::string& incarnat
   return FinishBegin();
 }
 
-void TestWorker::FillParams(float (*value)(size_t, int64_t)) {
+void TestWorker::FillParams(const ParamValue& value) {
   for (size_t tensor = 0; tensor < shards_.size(); ++tensor) {
     if (job_->spec.tensors(static_cast<int>(tensor)).param_dtype() != v1::DTYPE_FLOAT32) continue;
     ForEachElement(tensor, shards_[tensor].param, [&](size_t local, int64_t global) {
@@ -401,12 +401,13 @@ absl::Status TestRun::Start() {
   return Start(shards);
 }
 
-absl::Status TestRun::Start(const std::vector<std::vector<wire::ShardBoxes>>& shards) {
+absl::Status TestRun::Start(const std::vector<std::vector<wire::ShardBoxes>>& shards,
+                            const TestWorker::ParamValue& params) {
   for (const auto& worker : workers_) DMUON_RETURN_IF_ERROR(worker->Open());
   for (size_t rank = 0; rank < size(); ++rank) workers_[rank]->StartRegister(shards[rank]);
   for (const auto& worker : workers_) DMUON_RETURN_IF_ERROR(worker->FinishRegister());
   for (const auto& worker : workers_) {
-    worker->FillParams(Param);
+    worker->FillParams(params);
     worker->StartBegin();
   }
   for (const auto& worker : workers_) DMUON_RETURN_IF_ERROR(worker->FinishBegin().status());

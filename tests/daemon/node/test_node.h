@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <span>
@@ -135,10 +136,11 @@ class TestWorker {
   std::span<const uint16_t> param_bf16(size_t tensor);
   void Submit(size_t tensor, uint64_t step, wire::WordState state = wire::WordState::kReady);
   // Fills a gradient, or every one, from a function of (tensor, global index) and submits it.
-  using GradientValue = float (*)(size_t tensor, int64_t index, uint64_t step);
-  void FillAndSubmit(size_t tensor, uint64_t step, GradientValue value);
-  void FillAndSubmit(uint64_t step, GradientValue value);
-  void FillParams(float (*value)(size_t tensor, int64_t index));
+  using GradientValue = std::function<float(size_t tensor, int64_t index, uint64_t step)>;
+  using ParamValue = std::function<float(size_t tensor, int64_t index)>;
+  void FillAndSubmit(size_t tensor, uint64_t step, const GradientValue& value);
+  void FillAndSubmit(uint64_t step, const GradientValue& value);
+  void FillParams(const ParamValue& value);
 
   uint64_t generation = 0;
   double momentum = 0.95;
@@ -170,7 +172,8 @@ class TestRun {
   TestRun(const std::vector<Engine*>& engines, const TestJob& job);  // one a rank
   // Registers and begins; the first status that is not OK.
   absl::Status Start();
-  absl::Status Start(const std::vector<std::vector<wire::ShardBoxes>>& shards);
+  absl::Status Start(const std::vector<std::vector<wire::ShardBoxes>>& shards,
+                     const TestWorker::ParamValue& params = Param);
   // One step of all workers with deterministic gradients; the answers by rank.
   std::vector<absl::StatusOr<v1::StepResponse>> Step(uint64_t step);
   std::vector<absl::StatusOr<v1::StepResponse>> StepAsSubmitted(uint64_t step, double lr = 0.1);

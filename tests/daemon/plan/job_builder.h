@@ -35,27 +35,35 @@ class JobBuilder {
   }
 
   JobBuilder& Matrix(const std::string& name, int64_t rows, int64_t cols,
-                     const std::vector<int64_t>& row_blocks = {}) {
-    return Add(name, {rows, cols}, kMuonGroup, row_blocks);
+                     const std::vector<int64_t>& row_blocks = {}, int64_t row_repeats = 1) {
+    return Stack(name, {rows, cols}, v1::VIEW_UNSPECIFIED, row_blocks, row_repeats);
+  }
+  JobBuilder& Stack(const std::string& name, const std::vector<int64_t>& shape, v1::View view,
+                    const std::vector<int64_t>& row_blocks = {}, int64_t row_repeats = 1) {
+    v1::Tensor& tensor = Add(name, shape, kMuonGroup);
+    tensor.set_view(view);
+    tensor.mutable_row_blocks()->Assign(row_blocks.begin(), row_blocks.end());
+    tensor.set_row_repeats(row_repeats);
+    return *this;
   }
   JobBuilder& Elementwise(const std::string& name, const std::vector<int64_t>& shape) {
-    return Add(name, shape, kAdamwGroup, {});
-  }
-  JobBuilder& Add(const std::string& name, const std::vector<int64_t>& shape, uint32_t group,
-                  const std::vector<int64_t>& row_blocks) {
-    v1::Tensor& tensor = *job_.add_tensors();
-    tensor.set_name(name);
-    tensor.mutable_shape()->Assign(shape.begin(), shape.end());
-    tensor.set_param_dtype(v1::DTYPE_FLOAT32);
-    tensor.set_grad_dtype(v1::DTYPE_FLOAT32);
-    tensor.set_group(group);
-    tensor.mutable_row_blocks()->Assign(row_blocks.begin(), row_blocks.end());
+    Add(name, shape, kAdamwGroup);
     return *this;
   }
 
   [[nodiscard]] v1::JobSpec Build() const { return job_; }
 
  private:
+  v1::Tensor& Add(const std::string& name, const std::vector<int64_t>& shape, uint32_t group) {
+    v1::Tensor& tensor = *job_.add_tensors();
+    tensor.set_name(name);
+    tensor.mutable_shape()->Assign(shape.begin(), shape.end());
+    tensor.set_param_dtype(v1::DTYPE_FLOAT32);
+    tensor.set_grad_dtype(v1::DTYPE_FLOAT32);
+    tensor.set_group(group);
+    return tensor;
+  }
+
   v1::JobSpec job_;
 };
 

@@ -17,7 +17,7 @@ v1::Group GroupOf(v1::Variant variant, v1::Precision precision = v1::PRECISION_U
 }
 
 kernels::Form FormOf(int64_t rows, int64_t cols, v1::Variant variant = v1::VARIANT_MUON) {
-  return ChooseMethod(GroupOf(variant), wire::Box{2, {}, {rows, cols}}).form;
+  return ChooseMethod(GroupOf(variant), {rows, cols}).form;
 }
 
 TEST(Methods, GramIsChosenWhereItSavesWorkAndOnlyThere) {
@@ -38,9 +38,9 @@ TEST(Methods, OperationsAreThoseOfTheFormulas) {
 }
 
 TEST(Methods, PrecisionIsTheGroups) {
-  const wire::Box box{2, {}, {8, 8}};
-  EXPECT_EQ(ChooseMethod(GroupOf(v1::VARIANT_MUON), box).precision, kernels::Precision::kFloat32);
-  EXPECT_EQ(ChooseMethod(GroupOf(v1::VARIANT_MUON, v1::PRECISION_BF16), box).precision, kernels::Precision::kBFloat16);
+  const kernels::MatrixShape matrix{8, 8};
+  EXPECT_EQ(ChooseMethod(GroupOf(v1::VARIANT_MUON), matrix).precision, kernels::Precision::kFloat32);
+  EXPECT_EQ(ChooseMethod(GroupOf(v1::VARIANT_MUON, v1::PRECISION_BF16), matrix).precision, kernels::Precision::kBFloat16);
 }
 
 TEST(Methods, TheWireKeepsEveryMethod) {

@@ -90,15 +90,15 @@ TEST(Optimizers, ASettingOfAnotherVariantIsRefusedByName) {
 }
 
 TEST(Optimizers, PricesFollowStateAndWork) {
-  const wire::Box box{2, {}, {512, 1024}};
-  const auto bytes = [&](v1::Variant variant) { return UnitBytes(GroupOf(variant), box); };
+  const std::vector<kernels::MatrixShape> unit = {{512, 1024}};
+  const auto bytes = [&](v1::Variant variant) { return UnitBytes(GroupOf(variant), unit); };
   const int64_t matrix = 4 * 512 * 1024;
   EXPECT_EQ(bytes(v1::VARIANT_MUON), 3 * matrix);
   EXPECT_EQ(bytes(v1::VARIANT_NORMUON), 3 * matrix + 4 * 512);
   EXPECT_EQ(bytes(v1::VARIANT_MUON2_FACTORED), 3 * matrix + 4 * (512 + 1024));
   EXPECT_EQ(bytes(v1::VARIANT_ADAMUON), 4 * matrix);
   EXPECT_EQ(bytes(v1::VARIANT_MONA), 4 * matrix);
-  const auto seconds = [&](v1::Variant variant) { return UnitSeconds(GroupOf(variant), box); };
+  const auto seconds = [&](v1::Variant variant) { return UnitSeconds(GroupOf(variant), unit); };
   EXPECT_LT(seconds(v1::VARIANT_DION2), 0.3 * seconds(v1::VARIANT_MUON));
   EXPECT_LT(seconds(v1::VARIANT_MUON2), seconds(v1::VARIANT_MUON));
   EXPECT_GT(seconds(v1::VARIANT_MONA), seconds(v1::VARIANT_MUON));

@@ -22,16 +22,7 @@
 namespace dmuon::plan {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::vector<std::string> UnitTexts(const v1::JobSpec& job, const Shards& shards) {
-  std::vector<std::string> texts;
-  for (const Unit& unit : MakeUnits(job, shards)) {
-    texts.push_back(job.tensors(static_cast<int>(unit.tensor)).name() + unit.box.ToString());
-  }
-  return texts;
-}
 
 v1::Plan PlanOf(const v1::JobSpec& job, const Shards& shards, std::vector<NodeSlots> nodes,
                 uint64_t generation = 1, const std::string& reason = "test") {
@@ -40,62 +31,12 @@ v1::Plan PlanOf(const v1::JobSpec& job, const Shards& shards, std::vector<NodeSl
   return plan.ok() ? *std::move(plan) : v1::Plan();
 }
 
-TEST(UnitsTest, AMatrixIsOneUnitHoweverItIsSharded) {
-  // cases row 3: a single matrix of its shape on 4 ranks; no work is made up to fill the ranks.
-  const v1::JobSpec job = JobBuilder(4).Matrix("w", 96, 64).Build();
-  EXPECT_THAT(UnitTexts(job, FullyShard(job)), ElementsAre("w[0:96, 0:64]"));
-  EXPECT_THAT(UnitTexts(job, Replicate(job)), ElementsAre("w[0:96, 0:64]"));
-}
-
-TEST(UnitsTest, AFusedMatrixIsOneUnitARowBlock) {
-  const v1::JobSpec job = JobBuilder(1).Matrix("qkv", 12, 4, {8, 2, 2}).Build();
-  EXPECT_THAT(UnitTexts(job, Replicate(job)),
-              ElementsAre("qkv[0:8, 0:4]", "qkv[8:10, 0:4]", "qkv[10:12, 0:4]"));
-}
-
-TEST(UnitsTest, RowBlocksThatDoNotSumToTheRowsAreRefusedAtRegistration) {
-  // cases row 54: gated attention has four blocks, three were declared.
-  const v1::JobSpec job = JobBuilder(1).Matrix("qkvg", 4608, 8, {2048, 256, 256}).Build();
-  const absl::Status status = wire::ValidateJobSpec(job);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("2560"));
-}
-
-TEST(UnitsTest, RowBlocksAreTheSameForAnySharding) {
-  // cases row 55: the split is the specification's, never the local rows'.
-  std::vector<std::string> first;
-  for (const uint32_t ranks : {1u, 64u}) {
-    const v1::JobSpec job = JobBuilder(ranks).Matrix("qkv", 6528, 8, {4352, 1088, 1088}).Build();
-    if (first.empty()) first = UnitTexts(job, FullyShard(job));
-    EXPECT_EQ(UnitTexts(job, FullyShard(job)), first);
-  }
-  EXPECT_EQ(first.size(), 3u);
-}
-
-TEST(UnitsTest, ElementwiseUnitsAreTheWorkersBoxesAndEmptyOnesHaveNone) {
-  // cases row 11: nothing is owned of an empty shard.
-  const v1::JobSpec job = JobBuilder(8).Elementwise("p", {4}).Build();
-  EXPECT_THAT(UnitTexts(job, FullyShard(job)), ElementsAre("p[0:1]", "p[1:2]", "p[2:3]", "p[3:4]"));
-}
-
-TEST(UnitsTest, OverlappingElementwiseBoxesMakeOneUnit) {
-  const v1::JobSpec job = JobBuilder(2).Elementwise("p", {6}).Build();
-  Shards shards = FullyShard(job);
-  shards[0][0].param.length[0] = 4;
-  EXPECT_THAT(UnitTexts(job, shards), ElementsAre("p[0:6]"));
-}
-
-TEST(UnitsTest, TensorsWithoutElementsHaveNoUnit) {
-  const v1::JobSpec job = JobBuilder(2).Elementwise("p", {0}).Matrix("w", 0, 4).Build();
-  EXPECT_TRUE(MakeUnits(job, FullyShard(job)).empty());
-}
-
 TEST(CostTest, DependsOnTheShorterSideAndGrowsWithEverySide) {
   const v1::JobSpec job = JobBuilder(1).Build();
   const v1::Group& muon = job.groups(kMuonGroup);
   const v1::Group& adamw = job.groups(kAdamwGroup);
   const auto price = [](const v1::Group& group, int64_t rows, int64_t cols) {
-    return UnitSeconds(group, wire::Box{2, {}, {rows, cols}});
+    return UnitSeconds(group, {{rows, cols}});
   };
   EXPECT_DOUBLE_EQ(price(muon, 64, 256), price(muon, 256, 64));
   EXPECT_GT(price(muon, 128, 256), price(muon, 64, 256));
@@ -103,11 +44,14 @@ TEST(CostTest, DependsOnTheShorterSideAndGrowsWithEverySide) {
   EXPECT_GT(price(adamw, 1, 1), 0.0);
 }
 
-TEST(CostTest, AConvolutionKernelIsPricedFlattened) {
-  // cases rows 50 and 51: rows x everything else, not the kernel's own dimensions.
+TEST(CostTest, MatricesOfOneUnitArePricedOneByOne) {
   const v1::JobSpec job = JobBuilder(1).Build();
-  EXPECT_DOUBLE_EQ(UnitSeconds(job.groups(kMuonGroup), wire::Box{4, {}, {256, 16, 3, 3}}),
-                   UnitSeconds(job.groups(kMuonGroup), wire::Box{2, {}, {256, 144}}));
+  const v1::Group& muon = job.groups(kMuonGroup);
+  const auto price = [&](const std::vector<kernels::MatrixShape>& matrices) {
+    return UnitSeconds(muon, matrices) - SlotSpeed().seconds_per_unit;
+  };
+  EXPECT_DOUBLE_EQ(price({{64, 32}, {16, 32}, {16, 32}}), price({{64, 32}}) + 2 * price({{16, 32}}));
+  EXPECT_EQ(UnitBytes(muon, {{64, 32}, {16, 32}, {16, 32}}), UnitBytes(muon, {{96, 32}}));
 }
 
 TEST(PlanTest, EveryUnitHasExactlyOneOwnerAmongTheSlots) {
@@ -141,9 +85,9 @@ int64_t LargestSlotBytes(const v1::JobSpec& job, const v1::Plan& plan) {
   std::map<uint32_t, int64_t> bytes;  // by slot
   int64_t largest = 0;
   for (const v1::Unit& unit : plan.units()) {
-    const uint32_t group = job.tensors(static_cast<int>(unit.tensor())).group();
+    const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
     int64_t& slot = bytes[unit.owners(0).slot()];
-    slot += UnitBytes(job.groups(static_cast<int>(group)), wire::FromProto(unit.box()));
+    slot += UnitBytes(job.groups(static_cast<int>(tensor.group())), MatricesOf(tensor, wire::FromProto(unit.box())));
     largest = std::max(largest, slot);
   }
   return largest;

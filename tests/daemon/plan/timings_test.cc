@@ -12,6 +12,7 @@
 #include "daemon/plan/cost.h"
 #include "daemon/plan/methods.h"
 #include "daemon/plan/plan.h"
+#include "daemon/plan/units.h"
 #include "tests/daemon/plan/job_builder.h"
 
 namespace dmuon::plan {
@@ -68,7 +69,7 @@ Timings TimingsOf(std::vector<std::vector<v1::UnitTime>> nodes) { return Timings
 
 std::optional<Timings::Choice> ChoiceOf(const v1::JobSpec& job, const Timings& timings, int tensor) {
   const v1::Tensor& of = job.tensors(tensor);
-  return timings.Fastest(job.groups(static_cast<int>(of.group())), WholeTensor(of));
+  return timings.Fastest(job.groups(static_cast<int>(of.group())), MatricesOf(of, WholeTensor(of)).front());
 }
 
 TEST(TimingsTest, WhatIsTheSameIsMeasuredOnce) {
@@ -143,9 +144,9 @@ TEST(TimingsTest, APlanTakesMethodsAndPricesFromMeasurements) {
   Find(times, 8, kGram).set_seconds(0.25);
   const std::vector<NodeSlots> nodes = {{"n", 1}};
   const v1::Plan plan = MakePlan(job, Replicate(job), nodes, 1, "test", TimingsOf({times})).value();
-  EXPECT_EQ(FromProto(plan.units(0).method()), kGram);
+  EXPECT_EQ(FromProto(plan.units(0).methods(0)), kGram);
   EXPECT_NEAR(plan.units(0).cost_seconds(), 0.25, 1e-5);
-  EXPECT_EQ(FromProto(plan.units(1).method()), kStandard) << "although it takes more operations";
+  EXPECT_EQ(FromProto(plan.units(1).methods(0)), kStandard) << "although it takes more operations";
   EXPECT_EQ(plan.reason(), "test, prices as measured");
 }
 
@@ -157,7 +158,7 @@ TEST(TimingsTest, WhatOneNodeHasNotMeasuredIsPricedByOperationCountsAltogether) 
   const v1::Plan without = MakePlan(job, Replicate(job), nodes, 1, "test").value();
   const v1::Plan plan = MakePlan(job, Replicate(job), nodes, 1, "test", TimingsOf({TimesOf(job), fewer})).value();
   EXPECT_EQ(plan.digest(), without.digest());
-  EXPECT_EQ(plan.units(1).cost_seconds(), UnitSeconds(job.groups(0), WholeTensor(job.tensors(1))));
+  EXPECT_EQ(plan.units(1).cost_seconds(), UnitSeconds(job.groups(0), {{32, 4}}));
   EXPECT_EQ(plan.reason(), "test");
 }
 

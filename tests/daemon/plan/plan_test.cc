@@ -22,8 +22,6 @@
 namespace dmuon::plan {
 namespace {
 
-using testing::HasSubstr;
-
 v1::Plan PlanOf(const v1::JobSpec& job, const Shards& shards, std::vector<NodeSlots> nodes,
                 uint64_t generation = 1, const std::string& reason = "test") {
   auto plan = MakePlan(job, shards, nodes, generation, reason);

@@ -74,11 +74,21 @@ void CommitMoment(size_t n, double beta2, double clip, const T* g, T* v) {
 }
 
 template <typename T>
-void DivideByMoment(size_t n, double beta2, double clip, double eps, const T* g, const T* v, T* u) {
+void CombineOverMoment(size_t n, double a, const T* x, double b, const T* y, const NextMomentOf<T>& moment, T* out) {
+  const NextMomentOf<T> of = moment;  // lest stores to `out` might change it
   DMUON_INDEPENDENT
   for (size_t i = 0; i < n; ++i) {
-    const double moment = NextMoment(beta2, Wide(v[i]), clip * Wide(g[i]));
-    u[i] = static_cast<T>(Wide(u[i]) / (__builtin_sqrt(moment) + eps));
+    const double next = NextMoment(of.beta2, Wide(of.v[i]), of.clip * Wide(of.g[i]));
+    out[i] = static_cast<T>((a * Wide(x[i]) + b * Wide(y[i])) / (__builtin_sqrt(next) + of.eps));
+  }
+}
+
+template <typename T>
+void CombineOverFactors(size_t n, double a, const T* x, double b, const T* y, const Factors& factors, T* out) {
+  const Factors of = factors;
+  DMUON_INDEPENDENT
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = static_cast<T>((a * Wide(x[i]) + b * Wide(y[i])) / (of.row * of.columns[i] + of.eps));
   }
 }
 
@@ -89,14 +99,6 @@ void Normalize(size_t n, double beta2, double eps, T* v, T* u) {
     const double moment = NextMoment(beta2, Wide(v[i]), Wide(u[i]));
     v[i] = static_cast<T>(moment);
     u[i] = static_cast<T>(Wide(u[i]) / (__builtin_sqrt(moment) + eps));
-  }
-}
-
-template <typename T>
-void DivideByFactors(size_t n, double row, const double* columns, double eps, T* u) {
-  DMUON_INDEPENDENT
-  for (size_t i = 0; i < n; ++i) {
-    u[i] = static_cast<T>(Wide(u[i]) / (__builtin_sqrt(row * columns[i]) + eps));
   }
 }
 
@@ -143,22 +145,24 @@ double SumSquares(size_t n, const T* x) {
   return Sum(n, [x](size_t i) { return Wide(x[i]) * Wide(x[i]); });
 }
 
-template <typename T>
-void Squares(size_t n, const T* x, double* terms) {
-  DMUON_INDEPENDENT
-  for (size_t i = 0; i < n; ++i) terms[i] = Wide(x[i]) * Wide(x[i]);
+// Also adds each term to `totals`.
+template <class Term>
+double SumAndAdd(size_t n, double* __restrict totals, Term term) {
+  return Sum(n, [totals, term](size_t i) {
+    const double value = term(i);
+    totals[i] += value;
+    return value;
+  });
 }
 
 template <typename T>
-void Magnitudes(size_t n, const T* x, double factor, const T* y, double* terms) {
-  DMUON_INDEPENDENT
-  for (size_t i = 0; i < n; ++i) terms[i] = __builtin_fabs(Wide(x[i]) + factor * Wide(y[i]));
+double AddSquares(size_t n, const T* __restrict x, double* __restrict totals) {
+  return SumAndAdd(n, totals, [x](size_t i) { return Wide(x[i]) * Wide(x[i]); });
 }
 
-double AddTerms(size_t n, const double* terms, double* totals) {
-  DMUON_INDEPENDENT
-  for (size_t i = 0; i < n; ++i) totals[i] += terms[i];
-  return Sum(n, [terms](size_t i) { return terms[i]; });
+template <typename T>
+double AddMagnitudes(size_t n, const T* __restrict x, double factor, const T* __restrict y, double* __restrict totals) {
+  return SumAndAdd(n, totals, [x, factor, y](size_t i) { return __builtin_fabs(Wide(x[i]) + factor * Wide(y[i])); });
 }
 
 // -- fp32 and bf16 -----------------------------------------------------------------------------------
@@ -210,19 +214,18 @@ template <typename T>
 constexpr StageLoops<T> MakeStageLoops(std::string_view name) {
   return {.name = name,
           .combine = Combine<T>,
+          .combine_over_moment = CombineOverMoment<T>,
+          .combine_over_factors = CombineOverFactors<T>,
           .multiply = Multiply<T>,
           .move_cautiously = MoveCautiously<T>,
           .sign = Sign<T>,
           .commit_moment = CommitMoment<T>,
-          .divide_by_moment = DivideByMoment<T>,
           .normalize = Normalize<T>,
-          .divide_by_factors = DivideByFactors<T>,
           .divide = Divide<T>,
           .adam = Adam<T>,
           .sum_squares = SumSquares<T>,
-          .squares = Squares<T>,
-          .magnitudes = Magnitudes<T>,
-          .add = AddTerms};
+          .add_squares = AddSquares<T>,
+          .add_magnitudes = AddMagnitudes<T>};
 }
 
 constexpr CpuLoops MakeLoops(std::string_view name) {

@@ -24,6 +24,21 @@ namespace dmuon::kernels {
 inline constexpr size_t kBlock = 2048;
 inline constexpr size_t kSumLanes = 32;
 
+// The second moments after a step: beta2*v + (1-beta2)*(clip*g)^2, unrounded.
+template <typename T>
+struct NextMomentOf {
+  double beta2, clip, eps;
+  const T* g;
+  const T* v;
+};
+
+// Roots of second moments by rows and columns.
+struct Factors {
+  double row;
+  const double* columns;
+  double eps;
+};
+
 // The constants of one AdamW step. m <- beta1*m + (1-beta1)*clip*g; v <- beta2*v + (1-beta2)*(clip*g)^2;
 // u = m / (sqrt(v)*inverse_root + eps); w <- decay*w - rate*u. Cautious: no decay where w*u is below zero.
 struct AdamStep {
@@ -40,6 +55,9 @@ struct StageLoops {
 
   // out = a*x + b*y.
   void (*combine)(size_t n, double a, const T* x, double b, const T* y, T* out);
+  // The same over (sqrt(next moment) + eps), and over (row*columns + eps).
+  void (*combine_over_moment)(size_t n, double a, const T* x, double b, const T* y, const NextMomentOf<T>& moment, T* out);
+  void (*combine_over_factors)(size_t n, double a, const T* x, double b, const T* y, const Factors& factors, T* out);
   // values *= factor.
   void (*multiply)(size_t n, double factor, T* values);
   // w = decay*w - rate*u; where w*u is below zero, w = w - rate*u.
@@ -49,23 +67,17 @@ struct StageLoops {
 
   // v = beta2*v + (1-beta2)*(clip*g)^2.
   void (*commit_moment)(size_t n, double beta2, double clip, const T* g, T* v);
-  // u = u / (sqrt(what commit_moment makes of v, unrounded) + eps). v does not change.
-  void (*divide_by_moment)(size_t n, double beta2, double clip, double eps, const T* g, const T* v, T* u);
-  // Both at once, of u itself: u = u / (sqrt(v') + eps), v = v' = beta2*v + (1-beta2)*u^2.
+  // u = u / (sqrt(v') + eps), v = v' = beta2*v + (1-beta2)*u^2.
   void (*normalize)(size_t n, double beta2, double eps, T* v, T* u);
-  // u = u / (sqrt(row*columns) + eps).
-  void (*divide_by_factors)(size_t n, double row, const double* columns, double eps, T* u);
   // u = u / divisor.
   void (*divide)(size_t n, double divisor, T* u);
 
   void (*adam)(size_t n, const AdamStep& step, const T* g, T* m, T* v, T* w);
 
   double (*sum_squares)(size_t n, const T* x);
-  // terms = x^2, and terms = |x + factor*y|, of which `add` makes line sums: returns their sum, and adds each
-  // to `totals`.
-  void (*squares)(size_t n, const T* x, double* terms);
-  void (*magnitudes)(size_t n, const T* x, double factor, const T* y, double* terms);
-  double (*add)(size_t n, const double* terms, double* totals);
+  // Of x^2, and of |x + factor*y|: the sum, and each is added to `totals`, which overlap nothing.
+  double (*add_squares)(size_t n, const T* x, double* totals);
+  double (*add_magnitudes)(size_t n, const T* x, double factor, const T* y, double* totals);
 };
 
 struct CastLoops {

@@ -28,26 +28,27 @@ BasicUnitState<T> Part(const Optimizer& optimizer, const BasicUnitState<T>& stat
 // Where row `row` of a matrix begins.
 size_t RowAt(int64_t row, int64_t cols) { return static_cast<size_t>(row) * static_cast<size_t>(cols); }
 
-// The sums of each row's terms, then of each column's. terms(at, count, out) gives those of `count` elements from
-// `at` on, all of one row. They are added up in tiles of fixed size, and those in rising order.
-template <class Terms>
-std::vector<double> LineSums(int64_t rows, int64_t cols, const Terms& terms) {
-  constexpr size_t kBand = 256;
+// The sums of each row's terms, then those of each column's. add(at, count, columns) returns the sum of those of `count`
+// elements from `at` on, all of one row, and adds each to its column. They are added up in tiles of fixed size, and
+// those in rising order.
+template <class Add>
+std::vector<double> LineSums(int64_t rows, int64_t cols, const Add& add) {
+  constexpr size_t kBand = 64;
+  constexpr size_t kStripe = 4 * kBlock;  // its totals stay in a cache
   const auto height = static_cast<size_t>(rows);
   const auto width = static_cast<size_t>(cols);
   const size_t bands = (height + kBand - 1) / kBand;
-  const size_t stripes = (width + kBlock - 1) / kBlock;
+  const size_t stripes = (width + kStripe - 1) / kStripe;
   std::vector<double> of_rows(stripes * height);
   std::vector<double> of_columns(bands * width);
   ForEach(bands * stripes, [&](size_t tile) {
     const size_t band = tile / stripes;
     const size_t stripe = tile % stripes;
-    const size_t count = std::min(kBlock, width - stripe * kBlock);
-    double buffer[kBlock];
+    const size_t first = stripe * kStripe;
     for (size_t r = band * kBand; r < std::min(height, (band + 1) * kBand); ++r) {
-      terms(r * width + stripe * kBlock, count, buffer);
-      of_rows[stripe * height + r] =
-          Stages<double>().add(count, buffer, of_columns.data() + band * width + stripe * kBlock);
+      WalkBlocks(first, std::min(width, first + kStripe), [&](size_t c, size_t count) {
+        of_rows[stripe * height + r] += add(r * width + c, count, of_columns.data() + band * width + c);
+      });
     }
   });
   std::vector<double> sums(height + width);
@@ -80,18 +81,32 @@ MomentumFactors MomentumOf(const Optimizer& optimizer, const Hyper& hyper) {
   return {hyper.momentum, optimizer.momentum == Momentum::kEma ? 1.0 - hyper.momentum : 1.0};
 }
 
-template <typename T>
+// Calls last(a, x, b, y), which shall make a*x + b*y, or what becomes of that, of the whole span.
+template <typename T, class Last>
 void MomentumDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
-                       const BasicUnitState<T>& state, std::span<T> update) {
+                       const BasicUnitState<T>& state, std::span<T> update, const Last& last) {
   const auto [own, slow] = AccelerationOf(optimizer, clip, state.step);
   const auto [keep, take] = MomentumOf(optimizer, hyper);
   // Nesterov is the plain form with the momentum stage applied once more to the same gradient.
   const double of_momentum = optimizer.nesterov ? keep * keep : keep;
   const double of_gradient = optimizer.nesterov ? take + keep * take : take;
-  const auto combine = Stages<T>().combine;
+  const T* g = gradient.data();
+  const T* m = state.momentum.data();
   T* u = update.data();
-  combine(update.size(), of_gradient * own, gradient.data(), of_momentum, state.momentum.data(), u);
-  if (slow != 0.0) combine(update.size(), 1.0, u, of_gradient * slow, state.slow_gradient.data(), u);
+  if (slow == 0.0) {
+    last(of_gradient * own, g, of_momentum, m);
+  } else {
+    Stages<T>().combine(update.size(), of_gradient * own, g, of_momentum, m, u);
+    last(1.0, u, of_gradient * slow, state.slow_gradient.data());
+  }
+}
+
+template <typename T>
+void MomentumDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
+                       const BasicUnitState<T>& state, std::span<T> update) {
+  MomentumDirection(optimizer, hyper, clip, gradient, state, update, [&](double a, const T* x, double b, const T* y) {
+    Stages<T>().combine(update.size(), a, x, b, y, update.data());
+  });
 }
 
 template <typename T>
@@ -118,8 +133,8 @@ double NextMoment(double beta2, double moment, double square) { return beta2 * m
 template <typename T>
 std::vector<double> NextFactors(const Hyper& hyper, double clip, std::span<const T> gradient,
                                 const BasicUnitState<T>& state) {
-  std::vector<double> next = LineSums(state.rows, state.cols, [&](size_t at, size_t count, double* out) {
-    Stages<T>().squares(count, gradient.data() + at, out);
+  std::vector<double> next = LineSums(state.rows, state.cols, [&](size_t at, size_t count, double* columns) {
+    return Stages<T>().add_squares(count, gradient.data() + at, columns);
   });
   const auto rows = static_cast<size_t>(state.rows);
   for (size_t i = 0; i < next.size(); ++i) {
@@ -136,22 +151,26 @@ void CommitFactors(const Hyper& hyper, double clip, std::span<const T> gradient,
   std::copy_n(factors.begin() + state.rows, state.cols, state.column_moment.begin());
 }
 
-// Momentum over the root of row * column / total.
+// Momentum over the root of row * column / total, as a product of roots.
 template <typename T>
 void FactoredDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
                        const BasicUnitState<T>& state, std::span<T> update) {
-  const std::vector<double> factors = NextFactors(hyper, clip, gradient, state);
-  const double* columns = factors.data() + state.rows;
+  std::vector<double> roots = NextFactors(hyper, clip, gradient, state);
   const double eps = optimizer.second_moment_eps;
-  const double total = std::accumulate(columns, columns + state.cols, 0.0);
-  const double inverse = 1.0 / std::max(total, eps);
+  const double total = std::accumulate(roots.begin() + state.rows, roots.end(), 0.0);
+  for (double& root : roots) root = std::sqrt(root);
+  const double inverse = 1.0 / std::sqrt(std::max(total, eps));
+  const double* columns = roots.data() + state.rows;
   ForEachRow(state.rows, state.cols, [&](int64_t row) {
     const size_t first = RowAt(row, state.cols);
     WalkBlocks(first, RowAt(row + 1, state.cols), [&](size_t at, size_t n) {
       const std::span<T> part = update.subspan(at, n);
-      MomentumDirection(optimizer, hyper, clip, gradient.subspan(at, n), Part(optimizer, state, at, n), part);
-      Stages<T>().divide_by_factors(n, factors[static_cast<size_t>(row)] * inverse, columns + (at - first), eps,
-                                    part.data());
+      const Factors of = {roots[static_cast<size_t>(row)] * inverse, columns + (at - first), eps};
+      MomentumDirection(optimizer, hyper, clip, gradient.subspan(at, n), Part(optimizer, state, at, n), part,
+                        [&](double a, const T* x, double b, const T* y) {
+                          Stages<T>().combine_over_factors(n, a, x, b, y, of, part.data());
+                        });
+      if (optimizer.sign) Stages<T>().sign(n, part.data());
     });
   });
 }
@@ -177,6 +196,7 @@ template <typename T>
 double NormalizeUpdate(const Optimizer& optimizer, const Hyper& hyper, std::span<T> update, BasicUnitState<T>& state) {
   const double eps = optimizer.second_moment_eps;
   const bool by_rows = optimizer.second_moment == SecondMoment::kRows;
+  const bool keeps_norm = optimizer.rescale == Rescale::kKeepNorm;
   std::vector<double> before(static_cast<size_t>(state.rows));  // sums of squares
   std::vector<double> after(before.size());
   ForEachRow(state.rows, state.cols, [&](int64_t r) {
@@ -190,14 +210,14 @@ double NormalizeUpdate(const Optimizer& optimizer, const Hyper& hyper, std::span
     WalkBlocks(0, row.size(), [&](size_t at, size_t n) {
       T* u = row.data() + at;
       if (!by_rows) {
-        before[line] += Stages<T>().sum_squares(n, u);
+        if (keeps_norm) before[line] += Stages<T>().sum_squares(n, u);
         Stages<T>().normalize(n, hyper.beta2, eps, state.second_moment.data() + first + at, u);
       }
       after[line] += Stages<T>().sum_squares(n, u);
     });
   });
   const double size = std::sqrt(std::accumulate(after.begin(), after.end(), 0.0));
-  const double wanted = optimizer.rescale == Rescale::kKeepNorm
+  const double wanted = keeps_norm
                             ? std::sqrt(std::accumulate(before.begin(), before.end(), 0.0))
                             : optimizer.rms * std::sqrt(static_cast<double>(update.size()));
   return wanted / (size + eps);
@@ -211,8 +231,8 @@ std::vector<int64_t> SelectLines(const Optimizer& optimizer, double clip, std::s
                                  const BasicUnitState<T>& state) {
   const bool rows = state.rows <= state.cols;
   const int64_t lines = rows ? state.rows : state.cols;
-  const std::vector<double> all = LineSums(state.rows, state.cols, [&](size_t at, size_t count, double* out) {
-    Stages<T>().magnitudes(count, state.momentum.data() + at, clip, gradient.data() + at, out);
+  const std::vector<double> all = LineSums(state.rows, state.cols, [&](size_t at, size_t count, double* columns) {
+    return Stages<T>().add_magnitudes(count, state.momentum.data() + at, clip, gradient.data() + at, columns);
   });
   const double* sums = all.data() + (rows ? 0 : state.rows);
   std::vector<int64_t> order(static_cast<size_t>(lines));
@@ -224,13 +244,6 @@ std::vector<int64_t> SelectLines(const Optimizer& optimizer, double clip, std::s
   order.resize(static_cast<size_t>(std::clamp<int64_t>(count, 1, lines)));
   std::sort(order.begin(), order.end());
   return order;
-}
-
-// For each line of the shorter dimension its place among the selected ones; -1: it is not one.
-std::vector<int64_t> Places(const std::vector<int64_t>& lines, int64_t count) {
-  std::vector<int64_t> places(static_cast<size_t>(count), -1);
-  for (size_t k = 0; k < lines.size(); ++k) places[static_cast<size_t>(lines[k])] = static_cast<int64_t>(k);
-  return places;
 }
 
 // The momentum of the selected lines, one after the other as a matrix.
@@ -280,28 +293,65 @@ void MoveWeight(const Optimizer& optimizer, double decay, double rate, std::span
 
 // `update` holds the selected lines only; the others just decay. Commits the momentum, whose selected lines decay.
 template <typename T>
-void MoveSelected(const Optimizer& optimizer, const Hyper& hyper, double clip, double decay, double rate,
-                  std::span<const T> gradient, std::span<const T> update, BasicUnitState<T>& state) {
-  const std::vector<int64_t> lines = SelectLines(optimizer, clip, gradient, std::as_const(state));
-  const bool rows = state.rows <= state.cols;
-  const std::vector<int64_t> places = Places(lines, rows ? state.rows : state.cols);
-  ForEachRow(state.rows, state.cols, [&](int64_t row) {
-    const size_t first = RowAt(row, state.cols);
-    WalkBlocks(first, RowAt(row + 1, state.cols), [&](size_t at, size_t n) {
-      BasicUnitState<T> part = Part(optimizer, state, at, n);
-      CommitMomentum(optimizer, hyper, clip, gradient.subspan(at, n), part);
-      T moved[kBlock] = {};
-      for (size_t i = 0; i < n; ++i) {
-        const size_t c = at - first + i;
-        const int64_t place = places[rows ? static_cast<size_t>(row) : c];
-        if (place < 0) continue;
-        moved[i] = update[rows ? RowAt(place, state.cols) + c : RowAt(row, static_cast<int64_t>(lines.size())) + static_cast<size_t>(place)];
-        part.momentum[i] = static_cast<T>(hyper.momentum * static_cast<double>(part.momentum[i]));
-      }
-      MoveWeight<T>(optimizer, decay, rate, {moved, n}, part.weight);
+class SelectedStep {
+ public:
+  SelectedStep(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
+               std::span<const T> update, BasicUnitState<T>& state)
+      : optimizer_(optimizer), hyper_(hyper), clip_(clip), gradient_(gradient), update_(update), state_(state),
+        decay_(1.0 - hyper.lr * hyper.weight_decay),
+        rate_(hyper.lr * Scale(optimizer.scale, state.rows, state.cols)),
+        lines_(SelectLines(optimizer, clip, gradient, std::as_const(state))) {}
+
+  void Run() {
+    const bool rows = state_.rows <= state_.cols;
+    ForEachRow(state_.rows, state_.cols, [&](int64_t row) {
+      WalkBlocks(0, static_cast<size_t>(state_.cols), [&](size_t c, size_t n) {
+        const size_t at = RowAt(row, state_.cols) + c;
+        BasicUnitState<T> part = Part(optimizer_, state_, at, n);
+        CommitMomentum(optimizer_, hyper_, clip_, gradient_.subspan(at, n), part);
+        if (rows) {
+          MoveRow(row, c, part);
+        } else {
+          MoveColumns(row, c, part);
+        }
+      });
     });
-  });
-}
+  }
+
+ private:
+  // Elements of a row from column `c` on, where lines are rows.
+  void MoveRow(int64_t row, size_t c, BasicUnitState<T>& part) const {
+    const size_t n = part.weight.size();
+    const auto line = std::lower_bound(lines_.begin(), lines_.end(), row);
+    if (line == lines_.end() || *line != row) {
+      Stages<T>().multiply(n, decay_, part.weight.data());
+      return;
+    }
+    Stages<T>().multiply(n, hyper_.momentum, part.momentum.data());
+    MoveWeight(optimizer_, decay_, rate_, update_.subspan(RowAt(line - lines_.begin(), state_.cols) + c, n), part.weight);
+  }
+  // The same, where lines are columns.
+  void MoveColumns(int64_t row, size_t c, BasicUnitState<T>& part) const {
+    const size_t n = part.weight.size();
+    T moved[kBlock] = {};
+    auto line = std::lower_bound(lines_.begin(), lines_.end(), static_cast<int64_t>(c));
+    size_t from = RowAt(row, static_cast<int64_t>(lines_.size())) + static_cast<size_t>(line - lines_.begin());
+    for (; line != lines_.end() && static_cast<size_t>(*line) < c + n; ++line) {
+      const size_t i = static_cast<size_t>(*line) - c;
+      moved[i] = update_[from++];
+      part.momentum[i] = static_cast<T>(hyper_.momentum * static_cast<double>(part.momentum[i]));
+    }
+    MoveWeight<T>(optimizer_, decay_, rate_, {moved, n}, part.weight);
+  }
+
+  const Optimizer& optimizer_;
+  const Hyper& hyper_;
+  const double clip_;
+  const std::span<const T> gradient_, update_;
+  BasicUnitState<T>& state_;
+  const double decay_, rate_;
+  const std::vector<int64_t> lines_;  // selected, rising
+};
 
 // base^exponent by repeated squaring: the same bits everywhere, which std::pow does not promise. Squarings double a
 // relative error, so it is below exponent * 2^-53.
@@ -338,17 +388,23 @@ template <typename T>
 MatrixShape MakeDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
                           const BasicUnitState<T>& state, std::span<T> update) {
   if (optimizer.selects()) return SelectDirection(optimizer, hyper, clip, gradient, state, update);
-  const bool of_gradient = optimizer.moment_of == MomentOf::kGradient;
-  const bool factored = of_gradient && optimizer.second_moment == SecondMoment::kFactored;
-  const bool divides = of_gradient && optimizer.second_moment == SecondMoment::kElementwise;
-  if (factored) FactoredDirection(optimizer, hyper, clip, gradient, state, update);
+  if (optimizer.second_moment == SecondMoment::kFactored) {
+    FactoredDirection(optimizer, hyper, clip, gradient, state, update);
+    return {state.rows, state.cols};
+  }
+  const bool over_moment =
+      optimizer.moment_of == MomentOf::kGradient && optimizer.second_moment == SecondMoment::kElementwise;
   ForEachBlock(update.size(), [&](size_t at, size_t n) {
     const std::span<const T> g = gradient.subspan(at, n);
     const std::span<T> u = update.subspan(at, n);
-    if (!factored) MomentumDirection(optimizer, hyper, clip, g, Part(optimizer, state, at, n), u);
-    if (divides) {
-      Stages<T>().divide_by_moment(n, hyper.beta2, clip, optimizer.second_moment_eps, g.data(),
-                                   state.second_moment.data() + at, u.data());
+    const BasicUnitState<T> part = Part(optimizer, state, at, n);
+    if (over_moment) {
+      const NextMomentOf<T> of = {hyper.beta2, clip, optimizer.second_moment_eps, g.data(), part.second_moment.data()};
+      MomentumDirection(optimizer, hyper, clip, g, part, u, [&](double a, const T* x, double b, const T* y) {
+        Stages<T>().combine_over_moment(n, a, x, b, y, of, u.data());
+      });
+    } else {
+      MomentumDirection(optimizer, hyper, clip, g, part, u);
     }
     if (optimizer.sign) Stages<T>().sign(n, u.data());
   });
@@ -366,7 +422,7 @@ void ApplyStep(const Optimizer& optimizer, const Hyper& hyper, double clip, std:
   const double decay = 1.0 - hyper.lr * hyper.weight_decay;
   double rate = hyper.lr * Scale(optimizer.scale, state.rows, state.cols);
   if (optimizer.selects()) {
-    MoveSelected<T>(optimizer, hyper, clip, decay, rate, gradient, update, state);
+    SelectedStep<T>(optimizer, hyper, clip, gradient, update, state).Run();
     state.step += 1;
     return;
   }

@@ -9,10 +9,10 @@
 // stages of the other optimizers, counted as if one pass were enough, which it is not where a sum over the
 // matrix is needed first.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -29,11 +29,28 @@
 namespace dmuon::kernels {
 namespace {
 
-double Seconds(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// Of the wall clock, or processor time of all threads over their number.
+class Stopwatch {
+ public:
+  Stopwatch(bool cpu_time, int threads)
+      : clock_(cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC), share_(cpu_time ? 1.0 / threads : 1.0) {}
+
+  [[nodiscard]] double Seconds(const std::function<void()>& work) const {
+    const double start = Now();
+    work();
+    return share_ * (Now() - start);
+  }
+
+ private:
+  [[nodiscard]] double Now() const {
+    timespec now{};
+    clock_gettime(clock_, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+
+  const clockid_t clock_;
+  const double share_;
+};
 
 // A square matrix and all that a step of it touches.
 class Tensors {
@@ -168,8 +185,14 @@ void Copy(int threads, const std::vector<float>& from, std::vector<float>& to) {
 struct Row {
   std::string name, group;
   int threads;
-  double ms, gigabytes;                // median; bytes a second of the copy beside it
-  double vs_copy, vs_low, vs_high;     // median and quartiles of the ratios of one turn
+  double ms, gigabytes;             // medians; bytes a second of the copy beside it
+  double vs_copy, vs_low, vs_high;  // median and quartiles of the ratios of one turn
+};
+
+struct Options {
+  int turns = 11;
+  std::string only;
+  bool cpu_time = false;
 };
 
 double Quantile(std::vector<double> values, double at) {
@@ -177,25 +200,28 @@ double Quantile(std::vector<double> values, double at) {
   return values[static_cast<size_t>(at * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-std::vector<Row> Measure(Backend& backend, Tensors& t, int threads, int turns) {
+std::vector<Row> Measure(Backend& backend, Tensors& t, int threads, const Options& options) {
+  const Stopwatch stopwatch(options.cpu_time, threads);
   backend.BindThread(threads);
   const double copied = 8 * t.elements();
   std::vector<Kernel> kernels = Kernels(backend, t);
-  std::vector<std::vector<double>> ratios(kernels.size()), seconds(kernels.size()), rates(kernels.size());
-  for (int turn = 0; turn <= turns; ++turn) {
+  std::erase_if(kernels, [&](const Kernel& k) { return (k.name + " " + k.group).find(options.only) == std::string::npos; });
+  std::vector<std::vector<double>> ratios(kernels.size()), seconds(kernels.size()), copies(kernels.size());
+  for (int turn = 0; turn <= options.turns; ++turn) {
     for (size_t i = 0; i < kernels.size(); ++i) {
-      const double copy = Seconds([&] { Copy(threads, t.gradient, t.copy); }) / copied;
-      const double own = Seconds(kernels[i].run);
+      const double copy = stopwatch.Seconds([&] { Copy(threads, t.gradient, t.copy); }) / copied;
+      const double own = stopwatch.Seconds(kernels[i].run);
       if (turn == 0) continue;  // warms up
       ratios[i].push_back(own / kernels[i].bytes / copy);
       seconds[i].push_back(own);
-      rates[i].push_back(1e-9 / copy);
+      copies[i].push_back(copy);
     }
   }
   std::vector<Row> rows;
   for (size_t i = 0; i < kernels.size(); ++i) {
-    rows.push_back({kernels[i].name, kernels[i].group, threads, 1e3 * Quantile(seconds[i], 0.5), Quantile(rates[i], 0.5),
-                    Quantile(ratios[i], 0.5), Quantile(ratios[i], 0.25), Quantile(ratios[i], 0.75)});
+    rows.push_back({kernels[i].name, kernels[i].group, threads, 1e3 * Quantile(seconds[i], 0.5),
+                    1e-9 / Quantile(copies[i], 0.5), Quantile(ratios[i], 0.5), Quantile(ratios[i], 0.25),
+                    Quantile(ratios[i], 0.75)});
   }
   return rows;
 }
@@ -221,12 +247,16 @@ int Main(int argc, char** argv) {
   CLI::App app("Element-wise kernels of the cpu backend against memcpy, by bytes read and written");
   std::string json;
   int mib = 64;
-  int turns = 11;
   std::vector<int> team = {1, 2};
+  Options options;
   app.add_option("--json", json, "write rows and summary to this file");
   app.add_option("--mib", mib, "size of a fp32 tensor")->check(CLI::Range(1, 4096));
-  app.add_option("--turns", turns, "turns of each kernel")->check(CLI::Range(1, 10'000));
+  app.add_option("--turns", options.turns, "turns of each kernel")->check(CLI::Range(1, 10'000));
   app.add_option("--threads", team, "sizes of the team")->check(CLI::Range(1, 1024));
+  app.add_option("--only", options.only, "kernels and groups whose names have this in them");
+  app.add_flag("--cpu-time", options.cpu_time,
+               "count processor time instead of the wall clock, where other processes use the cores; set "
+               "OMP_WAIT_POLICY=passive, because a thread that spins counts");
   CLI11_PARSE(app, argc, argv);
   const std::unique_ptr<Backend> backend = *MakeBackend("cpu");
   Tensors tensors(static_cast<int64_t>(std::sqrt(mib * 262'144.0)));
@@ -234,7 +264,7 @@ int Main(int argc, char** argv) {
   std::cout << absl::StrFormat("%-26s %-7s %7s %9s %10s %20s\n", "kernel", "group", "threads", "ms", "copy GB/s",
                                "time vs copy");
   for (const int threads : team) {
-    for (const Row& row : Measure(*backend, tensors, threads, turns)) {
+    for (const Row& row : Measure(*backend, tensors, threads, options)) {
       rows.push_back(row);
       std::cout << absl::StrFormat("%-26s %-7s %7d %9.2f %10.1f %6.2f (%.2f to %.2f)\n", row.name, row.group, threads,
                                    row.ms, row.gigabytes, row.vs_copy, row.vs_low, row.vs_high)

@@ -73,7 +73,7 @@ struct Trained {
 
 TEST(StagesTest, ATeamOfAnySizeGivesTheSameBits) {
   for (const auto& [name, optimizer] : Family()) {
-    for (const auto& [rows, cols] : {std::pair{kShort, kLong}, {kLong, kShort}}) {
+    for (const auto& [rows, cols] : {std::pair{kShort, int64_t{2500}}, {int64_t{2500}, kShort}}) {
       BindTeam(1);
       const Trained alone(optimizer, rows, cols);
       BindTeam(5);

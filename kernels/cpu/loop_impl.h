@@ -162,7 +162,8 @@ double AddSquares(size_t n, const T* __restrict x, double* __restrict totals) {
 
 template <typename T>
 double AddMagnitudes(size_t n, const T* __restrict x, double factor, const T* __restrict y, double* __restrict totals) {
-  return SumAndAdd(n, totals, [x, factor, y](size_t i) { return __builtin_fabs(Wide(x[i]) + factor * Wide(y[i])); });
+  const auto term = [x, factor, y](size_t i) { return __builtin_fabs(Wide(x[i]) + factor * Wide(y[i])); };
+  return totals == nullptr ? Sum(n, term) : SumAndAdd(n, totals, term);
 }
 
 // -- fp32 and bf16 -----------------------------------------------------------------------------------

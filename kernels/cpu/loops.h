@@ -75,7 +75,8 @@ struct StageLoops {
   void (*adam)(size_t n, const AdamStep& step, const T* g, T* m, T* v, T* w);
 
   double (*sum_squares)(size_t n, const T* x);
-  // Of x^2, and of |x + factor*y|: the sum, and each is added to `totals`, which overlap nothing.
+  // Of x^2, and of |x + factor*y|: the sum, and each is added to `totals`, which overlap nothing. Those of magnitudes
+  // may be null.
   double (*add_squares)(size_t n, const T* x, double* totals);
   double (*add_magnitudes)(size_t n, const T* x, double factor, const T* y, double* totals);
 };

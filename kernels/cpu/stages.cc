@@ -232,7 +232,9 @@ std::vector<int64_t> SelectLines(const Optimizer& optimizer, double clip, std::s
   const bool rows = state.rows <= state.cols;
   const int64_t lines = rows ? state.rows : state.cols;
   const std::vector<double> all = LineSums(state.rows, state.cols, [&](size_t at, size_t count, double* columns) {
-    return Stages<T>().add_magnitudes(count, state.momentum.data() + at, clip, gradient.data() + at, columns);
+    // Those of columns are not asked for where lines are rows.
+    return Stages<T>().add_magnitudes(count, state.momentum.data() + at, clip, gradient.data() + at,
+                                      rows ? nullptr : columns);
   });
   const double* sums = all.data() + (rows ? 0 : state.rows);
   std::vector<int64_t> order(static_cast<size_t>(lines));

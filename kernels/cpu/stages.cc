@@ -33,11 +33,11 @@ size_t RowAt(int64_t row, int64_t cols) { return static_cast<size_t>(row) * stat
 // those in rising order.
 template <class Add>
 std::vector<double> LineSums(int64_t rows, int64_t cols, const Add& add) {
-  constexpr size_t kBand = 64;
   constexpr size_t kStripe = 4 * kBlock;  // its totals stay in a cache
   const auto height = static_cast<size_t>(rows);
   const auto width = static_cast<size_t>(cols);
-  const size_t bands = (height + kBand - 1) / kBand;
+  const size_t band_rows = std::max<size_t>(64, kGrain / std::max<size_t>(width, 1));
+  const size_t bands = (height + band_rows - 1) / band_rows;
   const size_t stripes = (width + kStripe - 1) / kStripe;
   std::vector<double> of_rows(stripes * height);
   std::vector<double> of_columns(bands * width);
@@ -45,7 +45,7 @@ std::vector<double> LineSums(int64_t rows, int64_t cols, const Add& add) {
     const size_t band = tile / stripes;
     const size_t stripe = tile % stripes;
     const size_t first = stripe * kStripe;
-    for (size_t r = band * kBand; r < std::min(height, (band + 1) * kBand); ++r) {
+    for (size_t r = band * band_rows; r < std::min(height, (band + 1) * band_rows); ++r) {
       WalkBlocks(first, std::min(width, first + kStripe), [&](size_t c, size_t count) {
         of_rows[stripe * height + r] += add(r * width + c, count, of_columns.data() + band * width + c);
       });

@@ -56,7 +56,8 @@ struct StageLoops {
   // out = a*x + b*y.
   void (*combine)(size_t n, double a, const T* x, double b, const T* y, T* out);
   // The same over (sqrt(next moment) + eps), and over (row*columns + eps).
-  void (*combine_over_moment)(size_t n, double a, const T* x, double b, const T* y, const NextMomentOf<T>& moment, T* out);
+  void (*combine_over_moment)(size_t n, double a, const T* x, double b, const T* y, const NextMomentOf<T>& moment,
+                              T* out);
   void (*combine_over_factors)(size_t n, double a, const T* x, double b, const T* y, const Factors& factors, T* out);
   // values *= factor.
   void (*multiply)(size_t n, double factor, T* values);

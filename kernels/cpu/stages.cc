@@ -20,7 +20,9 @@ BasicUnitState<T> Part(const Optimizer& optimizer, const BasicUnitState<T>& stat
   BasicUnitState<T> part = state;
   part.weight = state.weight.subspan(at, count);
   part.momentum = state.momentum.subspan(at, count);
-  if (optimizer.second_moment == SecondMoment::kElementwise) part.second_moment = state.second_moment.subspan(at, count);
+  if (optimizer.second_moment == SecondMoment::kElementwise) {
+    part.second_moment = state.second_moment.subspan(at, count);
+  }
   if (optimizer.accelerates()) part.slow_gradient = state.slow_gradient.subspan(at, count);
   return part;
 }
@@ -28,9 +30,9 @@ BasicUnitState<T> Part(const Optimizer& optimizer, const BasicUnitState<T>& stat
 // Where row `row` of a matrix begins.
 size_t RowAt(int64_t row, int64_t cols) { return static_cast<size_t>(row) * static_cast<size_t>(cols); }
 
-// The sums of each row's terms, then those of each column's. add(at, count, columns) returns the sum of those of `count`
-// elements from `at` on, all of one row, and adds each to its column. They are added up in tiles of fixed size, and
-// those in rising order.
+// The sums of each row's terms, then those of each column's. add(at, count, columns) returns the sum of those of
+// `count` elements from `at` on, all of one row, and adds each to its column. They are added up in tiles whose size the
+// matrix decides, and those in rising order.
 template <class Add>
 std::vector<double> LineSums(int64_t rows, int64_t cols, const Add& add) {
   constexpr size_t kStripe = 4 * kBlock;  // its totals stay in a cache
@@ -185,7 +187,8 @@ double SumSquares(std::span<const T> values) {
 // Divides a row of the update by the root of its moment, which is committed.
 template <typename T>
 void NormalizeRow(const Optimizer& optimizer, const Hyper& hyper, double sum_squares, std::span<T> row, T& moment) {
-  const double next = NextMoment(hyper.beta2, static_cast<double>(moment), sum_squares / static_cast<double>(row.size()));
+  const double mean = sum_squares / static_cast<double>(row.size());
+  const double next = NextMoment(hyper.beta2, static_cast<double>(moment), mean);
   moment = static_cast<T>(next);
   Stages<T>().divide(row.size(), std::sqrt(next) + optimizer.second_moment_eps, row.data());
 }
@@ -255,13 +258,15 @@ MatrixShape SelectDirection(const Optimizer& optimizer, const Hyper& hyper, doub
   const std::vector<int64_t> lines = SelectLines(optimizer, clip, gradient, state);
   const auto count = static_cast<int64_t>(lines.size());
   const auto direction = [&](size_t at, std::span<T> to) {
-    MomentumDirection(optimizer, hyper, clip, gradient.subspan(at, to.size()), Part(optimizer, state, at, to.size()), to);
+    const size_t n = to.size();
+    MomentumDirection(optimizer, hyper, clip, gradient.subspan(at, n), Part(optimizer, state, at, n), to);
   };
   const auto cols = static_cast<size_t>(state.cols);
   if (state.rows <= state.cols) {
     ForEachRow(count, state.cols, [&](int64_t k) {
       const size_t from = RowAt(lines[static_cast<size_t>(k)], state.cols);
-      WalkBlocks(0, cols, [&](size_t c, size_t n) { direction(from + c, update.subspan(RowAt(k, state.cols) + c, n)); });
+      const size_t to = RowAt(k, state.cols);
+      WalkBlocks(0, cols, [&](size_t c, size_t n) { direction(from + c, update.subspan(to + c, n)); });
     });
     return {count, state.cols};
   }
@@ -330,7 +335,8 @@ class SelectedStep {
       return;
     }
     Stages<T>().multiply(n, hyper_.momentum, part.momentum.data());
-    MoveWeight(optimizer_, decay_, rate_, update_.subspan(RowAt(line - lines_.begin(), state_.cols) + c, n), part.weight);
+    const size_t from = RowAt(line - lines_.begin(), state_.cols) + c;
+    MoveWeight(optimizer_, decay_, rate_, update_.subspan(from, n), part.weight);
   }
   // The same, where lines are columns.
   void MoveColumns(int64_t row, size_t c, BasicUnitState<T>& part) const {

@@ -204,7 +204,9 @@ std::vector<Row> Measure(Backend& backend, Tensors& t, int threads, const Option
   backend.BindThread(threads);
   const double copied = 8 * t.elements();
   std::vector<Kernel> kernels = Kernels(backend, t);
-  std::erase_if(kernels, [&](const Kernel& k) { return (k.name + " " + k.group).find(options.only) == std::string::npos; });
+  std::erase_if(kernels, [&](const Kernel& k) {
+    return (k.name + " " + k.group).find(options.only) == std::string::npos;
+  });
   std::vector<std::vector<double>> ratios(kernels.size()), seconds(kernels.size()), copies(kernels.size());
   for (int turn = 0; turn <= options.turns; ++turn) {
     for (size_t i = 0; i < kernels.size(); ++i) {

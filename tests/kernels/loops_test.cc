@@ -139,7 +139,8 @@ void ExpectSameBits(const Case& c) {
       for (const CpuLoops* loops : AllLoops()) {
         Buffers got = kStart;
         c.run(*loops, got, n, at);
-        ASSERT_EQ(got.Bits(), expected.Bits()) << c.name << " for " << loops->stages.name << ", " << n << " from " << at;
+        ASSERT_EQ(got.Bits(), expected.Bits()) 
+            << c.name << " for " << loops->stages.name << ", " << n << " from " << at;
       }
     }
   }

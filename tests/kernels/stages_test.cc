@@ -44,7 +44,8 @@ std::vector<Named> Family() {
 // is another matter.
 struct Trained {
   Trained(const Optimizer& row, int64_t rows, int64_t cols, double clip = 0.5)
-      : optimizer(row), gradient(Gaussian(rows, cols, 1)), weight(Gaussian(rows, cols, 2)), update(gradient.values.size()) {
+      : optimizer(row), gradient(Gaussian(rows, cols, 1)), weight(Gaussian(rows, cols, 2)),
+        update(gradient.values.size()) {
     uint32_t seed = 3;
     for (const StateTensor& tensor : StateTensors(row, rows, cols)) {
       tensors.push_back(Gaussian(tensor.rows, tensor.cols, seed++).values);
@@ -164,8 +165,9 @@ TEST(StagesTest, MomentsOfTheUpdateAreOfWholeRowsAndOfEveryElement) {
     for (size_t i = r * kLong; i < (r + 1) * kLong; ++i) {
       const double u = by_rows.direction[i];
       sum += u * u;
-      const double square = static_cast<double>(by_elements.direction[i]) * static_cast<double>(by_elements.direction[i]);
-      ASSERT_NEAR(by_elements.tensors[1][i], 0.75 * static_cast<double>(by_elements.before[1][i]) + 0.25 * square, 1e-6) << i;
+      const double element = by_elements.direction[i];
+      const double moment = by_elements.before[1][i];
+      ASSERT_NEAR(by_elements.tensors[1][i], 0.75 * moment + 0.25 * element * element, 1e-6) << i;
     }
     const double next = 0.75 * static_cast<double>(by_rows.before[1][r]) + 0.25 * sum / kLong;
     EXPECT_NEAR(by_rows.tensors[1][r], next, kRoundings * next) << r;
@@ -176,7 +178,7 @@ TEST(StagesTest, Dion2SelectsByTheSumsOfWholeLinesInBothOrientations) {
   for (const bool tall : {false, true}) {
     const auto [rows, cols] = tall ? std::pair{kLong, kShort} : std::pair{kShort, kLong};
     const Trained unit(Dion2(), rows, cols, 0.5);
-    const auto line = [&, width = cols](size_t i) { return tall ? i % static_cast<size_t>(width) : i / static_cast<size_t>(width); };
+    const auto line = [tall, width = static_cast<size_t>(cols)](size_t i) { return tall ? i % width : i / width; };
     std::vector<double> momentum(unit.gradient.values.size()), sums(kShort);
     for (size_t i = 0; i < momentum.size(); ++i) {
       momentum[i] = static_cast<double>(unit.before[0][i]) + 0.5 * static_cast<double>(unit.gradient.values[i]);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The arithmetic of a step: matrices in, matrices out. A backend knows no network, keeps no state
-// between calls and starts no threads but the teams of its products.
+// between calls and starts no threads but those of its callers' teams.
 //
 // All matrices are row-major, contiguous fp32. A call works on one unit: a whole matrix for
 // optimizers that orthogonalise, any run of elements for element-wise ones. Buffers of one call
@@ -60,8 +60,8 @@ UnitState BindState(const Optimizer& optimizer, int64_t rows, int64_t cols, std:
                     std::span<std::vector<float>> tensors, int64_t step);
 
 // What one pass over a gradient finds. `finite` is false for a NaN or an infinity anywhere; then
-// the other two mean nothing. The sum is taken in double, in index order within fixed blocks, so
-// it is the same on every run.
+// the other two mean nothing. The sum is taken in double, in an order that only the length decides, so it is the
+// same on every run, for every team and on every CPU.
 struct GradientStats {
   double sum_squares = 0.0;
   double max_abs = 0.0;

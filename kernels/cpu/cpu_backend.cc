@@ -3,14 +3,12 @@
 
 #include "kernels/cpu/cpu_backend.h"
 
-#include <cstring>
-
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/micro_kernels.h"
 #include "kernels/cpu/newton_schulz.h"
 #include "kernels/cpu/processor.h"
-#include "kernels/cpu/products.h"
 #include "kernels/cpu/stages.h"
+#include "kernels/cpu/team.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -33,12 +31,12 @@ class CpuBackend final : public Backend {
     return text;
   }
 
-  void BindThread(int threads) override { BindProductThreads(threads); }
+  void BindThread(int threads) override { BindTeam(threads); }
 
   void CastToFloat(DType dtype, const void* from, std::span<float> to) override {
     if (to.empty()) return;  // an empty shard may have no address
     if (dtype == DType::kFloat32) {
-      std::memcpy(to.data(), from, to.size_bytes());
+      CopyFloat(Floats(from, to.size()), to);
     } else {
       Bf16ToFloat(Halves(from, to.size()), to);
     }
@@ -55,7 +53,7 @@ class CpuBackend final : public Backend {
   void CastFromFloat(std::span<const float> from, DType dtype, void* to) override {
     if (from.empty()) return;
     if (dtype == DType::kFloat32) {
-      std::memcpy(to, from.data(), from.size_bytes());
+      CopyFloat(from, {static_cast<float*>(to), from.size()});
     } else {
       FloatToBf16(from, {static_cast<uint16_t*>(to), from.size()});
     }

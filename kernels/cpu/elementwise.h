@@ -1,10 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Casts, sums and factors; the stages of optimizers are in stages.h. But for Dot and AddMultiple, each
-// element is computed in double and rounded once, so a result does not depend on where in a span the element
-// lies, on the vector width of the machine, or on how a tensor was cut into boxes. These loops are bound by
-// memory; double costs little.
+// Casts, sums and factors, by the calling thread's team (team.h); the stages of optimizers are in stages.h. But for
+// Dot and AddMultiple, their loops and their bits are those of loops.h.
 //
 // Spans of one call have the same length. They do not overlap, but for `from` and `to` of
 // MultiplyFloat, which may be the same.
@@ -17,7 +15,7 @@
 
 namespace dmuon::kernels {
 
-// As Backend::Measure. The sum is taken in blocks of fixed length.
+// As Backend::Measure. The sums of blocks are added up in each grain, and those of grains then, in rising order.
 GradientStats MeasureFloat(std::span<const float> values);
 
 // No NaN and no infinity.
@@ -35,5 +33,6 @@ void Bf16ToFloat(std::span<const uint16_t> from, std::span<float> to);
 void AddBf16ToFloat(std::span<const uint16_t> from, std::span<float> to);
 void AddFloat(std::span<const float> from, std::span<float> to);
 void FloatToBf16(std::span<const float> from, std::span<uint16_t> to);
+void CopyFloat(std::span<const float> from, std::span<float> to);
 
 }  // namespace dmuon::kernels

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/micro_kernel_impl.h"
 #include "kernels/cpu/micro_kernel_table.h"
 
@@ -71,22 +72,14 @@ struct PlainPairs : Plain {
 constexpr MicroKernel kPlainKernel = MakeMicroKernel<PlainFloat>("plain");
 constexpr MicroKernel kPlainPairsKernel = MakeMicroKernel<PlainPairs>("plain_bf16");
 
-struct Features {
-  bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                __builtin_cpu_supports("avx512vl") != 0;
-  bool pairs = avx512 && __builtin_cpu_supports("avx512bf16") != 0;
-};
-
 }  // namespace
 
 std::span<const MicroKernel* const> MicroKernels(Precision precision) {
   using Table = std::array<const MicroKernel*, 3>;
   static constexpr Table kFloat = {&kAvx512Kernel, &kAvx2Kernel, &kPlainKernel};
   static constexpr Table kRounded = {&kAvx512PairsKernel, &kAvx2RoundedKernel, &kPlainPairsKernel};
-  static const Features cpu;
   const bool rounded = precision == Precision::kBFloat16;
-  const size_t first = (rounded ? cpu.pairs : cpu.avx512) ? 0 : cpu.avx2 ? 1 : 2;
+  const size_t first = (rounded ? Cpu().avx512_bf16 : Cpu().avx512) ? 0 : Cpu().avx2 ? 1 : 2;
   return std::span(rounded ? kRounded : kFloat).subspan(first);
 }
 

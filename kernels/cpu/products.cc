@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "kernels/cpu/team.h"
+
 namespace dmuon::kernels {
 namespace {
-
-thread_local int team = 1;
 
 // Depth that is packed at a time: bounds the panels' memory. A multiple of every stretch.
 constexpr int64_t kChunk = 2048;
@@ -63,15 +63,15 @@ class Computation {
     left_.set_memory(scratch.Get(first_buffer, left_.floats(stretches)).data());
     right_.set_memory(scratch.Get(first_buffer + 1, right_.floats(stretches)).data());
     // A block's size decides no bits, so it may follow the team's.
-    while (Blocks() < 4 * team && block_cols_ > 1) block_cols_ /= 2;
-    while (Blocks() < 4 * team && block_rows_ > 1) block_rows_ /= 2;
+    while (Blocks() < 4 * TeamSize() && block_cols_ > 1) block_cols_ /= 2;
+    while (Blocks() < 4 * TeamSize() && block_rows_ > 1) block_rows_ /= 2;
   }
 
   void Run() {
     const int64_t down = Ceil(left_.count(), block_rows_);
     const int64_t across = Ceil(right_.count(), block_cols_);
     const int64_t panels = left_.count() + right_.count();
-    [[maybe_unused]] const int threads = team;  // unused where there is no OpenMP
+    [[maybe_unused]] const int threads = TeamSize();  // unused where there is no OpenMP
 #pragma omp parallel num_threads(threads)
     for (int64_t chunk = 0; chunk < p_.depth; chunk += kChunk) {
       const int64_t end = std::min(p_.depth, chunk + kChunk);
@@ -176,8 +176,6 @@ class Computation {
 };
 
 }  // namespace
-
-void BindProductThreads(int threads) { team = std::max(threads, 1); }
 
 void Compute(const Product& product, const MicroKernel& kernel, Scratch& scratch, size_t first_buffer) {
   Computation(product, kernel, scratch, first_buffer).Run();

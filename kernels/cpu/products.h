@@ -27,10 +27,7 @@ struct Product {
   bool symmetric = false;  // the result is known to be
 };
 
-// Gives products called from this thread a team of `threads`, at least 1. Without it: 1.
-void BindProductThreads(int threads);
-
-// The operands' panels lie in two buffers of `scratch`, from `first_buffer` on.
+// By the calling thread's team (team.h). The operands' panels lie in two buffers of `scratch`, from `first_buffer` on.
 void Compute(const Product& product, const MicroKernel& kernel, Scratch& scratch, size_t first_buffer);
 
 }  // namespace dmuon::kernels

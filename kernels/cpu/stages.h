@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// All stages of an optimizer but Newton-Schulz, on one unit. Each element is computed in double and rounded
+// All stages of an optimizer but Newton-Schulz and top-k, on one unit. Each element is computed in double and rounded
 // once to T: double for the reference, float for the cpu backend. So a result does not depend on where in a
 // span an element lies, on the vector width of the machine, or on how a tensor was cut into boxes.
 //

@@ -161,18 +161,22 @@ constexpr double GramNewtonSchulzFlops(int64_t rows, int64_t cols, int iteration
   return 3.0 * passes * l * s * s + (iterations + 3.0 * (iterations - passes)) * s * s * s;
 }
 
-// The same for the `rank` largest singular directions, by block Krylov or, where `rank` is near s, by the
-// eigenvectors of the smaller Gram matrix (cpu/top_k.h). Small problems are counted like products, although they
-// run in double.
-constexpr double TopKFlops(int64_t rows, int64_t cols, int64_t rank) {
+// The same for the `rank` largest singular directions (cpu/top_k.h): fp32 products, and in double the bases and
+// the eigenproblem of the block.
+struct TopKOperations {
+  double products, small;
+};
+constexpr TopKOperations TopKFlops(int64_t rows, int64_t cols, int64_t rank) {
   const double s = static_cast<double>(std::min(rows, cols));
   const double l = static_cast<double>(std::max(rows, cols));
   const double k = static_cast<double>(rank);
   const double w = static_cast<double>(KrylovWidth(rank, std::min(rows, cols)));
-  // Products of the matrix with the block, twice there and back; its basis; the matrix on the basis.
-  const double krylov = w < s ? 4.0 * l * s * w + 4.0 * s * w * w + 2.0 * l * s * w : 0.0;
-  // Gram matrix and eigenvectors; vectors on both sides; two polishing steps; the result.
-  return krylov + l * w * w + 9.0 * w * w * w + 2.0 * w * k * (s + l) + 8.0 * l * k * k + 2.0 * l * s * k;
+  const bool krylov = w < s;
+  // There and back with half a block, twice; the matrix on the basis; vectors on both sides; two polishing steps;
+  // the result.
+  const double products = (krylov ? 6.0 * l * s * w + 2.0 * w * k * s : 0.0) + 2.0 * w * k * l + 6.0 * l * k * k +
+                          2.0 * l * s * k;
+  return {products, (krylov ? 4.0 * s * w * w : 0.0) + l * w * w + 9.0 * w * w * w};
 }
 
 // Element-wise work is bound by memory, so it is priced in bytes: what one unit's step reads and

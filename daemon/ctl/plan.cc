@@ -63,8 +63,9 @@ std::map<SlotId, Load> Loads(const v1::Plan& plan) {
   return loads;
 }
 
-// How its Newton-Schulz is computed.
-std::string MethodText(const v1::Unit& unit) {
+// How it is orthogonalised.
+std::string MethodText(const v1::Unit& unit, const v1::Group& group) {
+  if (group.muon().variant() == v1::VARIANT_NUMUON) return "top-k fp32";
   if (!unit.has_method()) return "-";
   return absl::StrCat(unit.method().form() == v1::FORM_GRAM ? "gram" : "standard", " ",
                       unit.method().precision() == v1::PRECISION_BF16 ? "bf16" : "fp32");
@@ -80,17 +81,20 @@ std::string UnitsText(const v1::GetPlanResponse& response, double total) {
                {"cost", Align::kRight},
                {"share", Align::kRight}});
   static const v1::Tensor kUnknown;
+  static const v1::Group kNoGroup;
   for (const v1::Unit& unit : plan.units()) {
     const bool known = unit.tensor() < static_cast<uint32_t>(response.job().tensors_size());
     const v1::Tensor& tensor =
         known ? response.job().tensors(static_cast<int>(unit.tensor())) : kUnknown;
+    const bool grouped = known && tensor.group() < static_cast<uint32_t>(response.job().groups_size());
+    const v1::Group& group = grouped ? response.job().groups(static_cast<int>(tensor.group())) : kNoGroup;
     std::string owners;
     for (const v1::Slot& owner : unit.owners()) {
       absl::StrAppend(&owners, owners.empty() ? "" : " ",
                       SlotText(plan, owner.node(), owner.slot()));
     }
     table.Add({known ? tensor.name() : absl::StrCat("tensor ", unit.tensor()), ShapeText(tensor),
-               BoxText(unit.box(), tensor), owners, MethodText(unit), SecondsText(unit.cost_seconds()),
+               BoxText(unit.box(), tensor), owners, MethodText(unit, group), SecondsText(unit.cost_seconds()),
                Percent(unit.cost_seconds(), total)});
   }
   return table.Text();

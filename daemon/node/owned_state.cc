@@ -148,14 +148,21 @@ absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, do
 absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Method& method, const kernels::Hyper& hyper,
                                        double clip, NewtonSchulzWork& work) {
   OwnedUnit& unit = units_[i];
-  const kernels::NewtonSchulz& newton_schulz = optimizer(i).newton_schulz;
-  update_.resize(unit.weight.size());
-  const kernels::MatrixView direction =
-      backend_->Direction(optimizer(i), hyper, clip, unit.gradient, StateOf(unit), update_);
-  ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
-  work.iterations += static_cast<uint64_t>(newton_schulz.iterations);
-  work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, newton_schulz.iterations);
-  return backend_->Orthogonalize(newton_schulz, method, direction, scratch_);
+  const kernels::Optimizer& row = optimizer(i);
+  const kernels::UnitState state = StateOf(unit);
+  update_.resize(kernels::UpdateSize(row, unit.rows, unit.cols));
+  const kernels::MatrixView direction = backend_->Direction(row, hyper, clip, unit.gradient, state, update_);
+  if (row.orthogonalizer == kernels::Orthogonalizer::kTopK) {
+    const int64_t rank = kernels::RankAt(row.top_k, state.step, std::min(unit.rows, unit.cols));
+    const auto [products, small] = kernels::TopKFlops(unit.rows, unit.cols, rank);
+    work.flops += products + small;
+  } else {
+    const int iterations = row.newton_schulz.iterations;
+    ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
+    work.iterations += static_cast<uint64_t>(iterations);
+    work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, iterations);
+  }
+  return backend_->OrthogonalizeDirection(row, method, direction, state, update_, scratch_);
 }
 
 void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {

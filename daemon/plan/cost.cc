@@ -29,7 +29,10 @@ double UnitSeconds(const v1::Group& group, const wire::Box& box, const SlotSpeed
   const kernels::MatrixShape matrix = MatrixOf(box);
   double seconds = speed.seconds_per_unit +
                    kernels::ElementwiseBytes(box.elements(), StateElements(optimizer, matrix)) / speed.bytes_per_second;
-  if (optimizer.needs_whole_matrix()) {
+  if (optimizer.orthogonalizer == kernels::Orthogonalizer::kTopK) {
+    const kernels::TopKOperations operations = kernels::TopKFlops(matrix.rows, matrix.cols, LargestRank(optimizer, box));
+    seconds += operations.products / speed.flops_per_second + operations.small / speed.small_flops_per_second;
+  } else if (optimizer.needs_whole_matrix()) {
     const auto [rows, cols] = OrthogonalizedShape(optimizer, box);
     seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, box), rows, cols, optimizer.newton_schulz.iterations) /
                speed.flops_per_second;

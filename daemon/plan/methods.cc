@@ -25,6 +25,13 @@ kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, co
   return shape;
 }
 
+int64_t LargestRank(const kernels::Optimizer& optimizer, const wire::Box& box) {
+  const auto [rows, cols] = MatrixOf(box);
+  const kernels::TopK& top_k = optimizer.top_k;
+  const int64_t s = std::min(rows, cols);
+  return std::max(kernels::RankAt(top_k, 0, s), kernels::RankAt(top_k, top_k.rank_steps, s));
+}
+
 kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box) {
   constexpr double kWorthIt = 0.95;
   const kernels::Optimizer optimizer = ToOptimizer(group);

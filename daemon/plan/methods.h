@@ -4,6 +4,8 @@
 // How each matrix is orthogonalised. The choice is part of the plan, so all owners of a matrix agree on its bits.
 #pragma once
 
+#include <cstdint>
+
 #include "dmuon/v1/tensor.pb.h"
 #include "kernels/optimizer.h"
 #include "wire/box.h"
@@ -17,8 +19,11 @@ kernels::MatrixShape MatrixOf(const wire::Box& box);
 // selects.
 kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const wire::Box& box);
 
+// The largest rank that top-k has on this unit.
+int64_t LargestRank(const kernels::Optimizer& optimizer, const wire::Box& box);
+
 // By operation counts: the Gram form where it saves a twentieth or more, at the precision that the group asks
-// for. Only for groups that orthogonalise.
+// for. Only for groups with Newton-Schulz.
 kernels::Method ChooseMethod(const v1::Group& group, const wire::Box& box);
 
 v1::Method ToProto(const kernels::Method& method);

@@ -15,6 +15,7 @@
 #include "daemon/base/sha256.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/methods.h"
+#include "daemon/plan/optimizers.h"
 #include "daemon/plan/ownership.h"
 #include "daemon/plan/routes.h"
 #include "daemon/plan/units.h"
@@ -64,7 +65,8 @@ void AddUnits(const v1::JobSpec& job, std::span<const Unit> units, std::span<con
     *unit.mutable_box() = wire::ToProto(units[i].box);
     *unit.add_owners() = slots[assignment.slot_of[i]];
     unit.set_cost_seconds(prices[i]);
-    if (const v1::Group& group = GroupOf(job, units[i]); group.has_muon()) {
+    const v1::Group& group = GroupOf(job, units[i]);
+    if (ToOptimizer(group).orthogonalizer == kernels::Orthogonalizer::kNewtonSchulz) {
       *unit.mutable_method() = ToProto(ChooseMethod(group, units[i].box));
     }
   }

@@ -54,6 +54,7 @@ absl::Status ValidateMuon(const v1::MuonOptions& muon, const std::string& what) 
       {"rescale", muon.rescale(), v1::Rescale_IsValid(muon.rescale())},
       {"weight_decay", muon.weight_decay(), v1::WeightDecay_IsValid(muon.weight_decay())},
       {"precision", muon.precision(), v1::Precision_IsValid(muon.precision())},
+      {"rank_schedule", muon.rank_schedule(), v1::RankSchedule_IsValid(muon.rank_schedule())},
   };
   for (const auto& word : words) {
     if (word.known) continue;
@@ -62,6 +63,13 @@ absl::Status ValidateMuon(const v1::MuonOptions& muon, const std::string& what) 
   if (muon.iterations() < 0 || muon.iterations() > 20) {
     return InvalidField(
         absl::StrCat(what, ": iterations is ", muon.iterations(), ", allowed are 1..20"));
+  }
+  if (muon.polynomials_size() > 20) {
+    return InvalidField(
+        absl::StrCat(what, ": ", muon.polynomials_size(), " polynomials, allowed are 0..20"));
+  }
+  if (muon.polynomials_size() > 0 && muon.coefficients() != v1::COEFFICIENT_SET_UNSPECIFIED) {
+    return InvalidField(what + ": has both coefficients and polynomials; must be one of them");
   }
   if (!(muon.eps() >= 0.0) || !std::isfinite(muon.eps())) {
     return InvalidField(absl::StrCat(what, ": eps is ", muon.eps(), ", must be finite and >= 0"));

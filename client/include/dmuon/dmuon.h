@@ -40,7 +40,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 5
+#define DMUON_ABI_VERSION 6
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -106,8 +106,14 @@ typedef enum dmuon_variant {
   DMUON_VARIANT_MUON2 = 4,          /* arXiv 2604.09967 */
   DMUON_VARIANT_MUON2_FACTORED = 5,
   DMUON_VARIANT_MONA = 6,           /* arXiv 2605.26842 */
-  DMUON_VARIANT_DION2 = 7           /* arXiv 2512.16928 */
+  DMUON_VARIANT_DION2 = 7,          /* arXiv 2512.16928 */
+  DMUON_VARIANT_NUMUON = 8          /* arXiv 2603.03597; runs no Newton-Schulz */
 } dmuon_variant_t;
+typedef enum dmuon_rank_schedule {
+  DMUON_RANK_DEFAULT = 0,           /* DMUON_RANK_COSINE */
+  DMUON_RANK_COSINE = 1,
+  DMUON_RANK_LINEAR = 2
+} dmuon_rank_schedule_t;
 typedef enum dmuon_precision { DMUON_PRECISION_FP32 = 1, DMUON_PRECISION_BF16 = 2 } dmuon_precision_t;
 typedef enum dmuon_weight_decay {
   DMUON_DECAY_DECOUPLED = 1,
@@ -162,12 +168,21 @@ typedef struct dmuon_group {
   dmuon_rescale_t rescale;
   double rms;                   /* of DMUON_RESCALE_RMS; > 0 */
   dmuon_precision_t precision;  /* of Newton-Schulz */
+  const double* polynomials;    /* instead of `coefficients`: a, b, c of s -> a s + b s^3 + c s^5 for each
+                                   iteration; the last repeats. Copied. NULL: the set */
+  size_t polynomial_count;      /* triples, 1..20; 0: the set */
+  double rank_start;            /* share of singular directions that NuMuon moves, in (0, 1] */
+  double rank_end;              /* the share at the end of its schedule */
+  int64_t rank_steps;           /* updates of the schedule: from a tenth to eight tenths of them the share
+                                   changes; 0: rank_start for ever */
+  dmuon_rank_schedule_t rank_schedule;
 } dmuon_group;
 #define DMUON_GROUP_INIT                                                                          \
   {                                                                                               \
     sizeof(dmuon_group), NULL, DMUON_MUON, DMUON_MOMENTUM_DEFAULT, -1, DMUON_COEFFICIENTS_DEFAULT, 0, \
         DMUON_EPS_DEFAULT, -1.0, DMUON_SCALE_DEFAULT, 1e-8, DMUON_VARIANT_MUON, DMUON_DECAY_DECOUPLED, \
-        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0, DMUON_PRECISION_FP32              \
+        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0, DMUON_PRECISION_FP32, NULL, 0, -1.0, -1.0, 0, \
+        DMUON_RANK_DEFAULT                                                                        \
   }
 
 /* A piece of a tensor; `ndim` entries of each array count. */

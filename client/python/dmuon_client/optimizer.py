@@ -70,7 +70,7 @@ class Muon(torch.optim.Optimizer):
         self._options = opts.Options(lr=lr, weight_decay=weight_decay, **keywords)
         self._options.validate()
         self._rank, self._world_size = _rank_and_world_size()
-        routes = routing.route_model(model, self._options.rules)
+        routes = routing.route_model(model, self._options.rules, self._options.min_dim)
         self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
         groups = self._group()
         forward_groups = handover.Groups(model, [t.param for t in self._tensors], self._options.overlap)
@@ -92,6 +92,11 @@ class Muon(torch.optim.Optimizer):
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
                   flush=True)
+        if self._rank == 0 and (elongated := routing.elongated(routes)):
+            warnings.warn(
+                f"{', '.join(f'{r.name} {r.shape}' for r in elongated)}: one side is 50 or more times the other, "
+                "which is an embedding or a head as a rule; Muon orthogonalizes it unless dmuon.Rule('adamw', name=...) "
+                "says otherwise, and dmuon.Rule('muon', name=...) ends this warning", stacklevel=2)
         self._expecting = 0  # the step whose gradients the service expects one by one
         self._attach()
         if self._forward_groups:

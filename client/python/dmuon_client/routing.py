@@ -19,6 +19,8 @@ ROUTES = ("muon", "adamw", "frozen")
 # Of names for one parameter, the route of the strictest wins: a tied embedding is an embedding.
 _STRICTNESS = {"muon": 0, "adamw": 1, "frozen": 2}
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+_HIDDEN = "hidden matrix"
+_ELONGATED = 50
 _HEADS = {"lm_head", "head", "output", "output_layer", "classifier", "unembed", "embed_out", "score"}
 _EMBEDDINGS = {"wte", "wpe", "embedding", "embeddings", "embed", "tok_embeddings", "embed_tokens",
                "pos_embed", "pos_embedding", "position_embedding", "position_embeddings"}
@@ -102,8 +104,9 @@ class RoutingError(ValueError):
     """No rule says where a parameter goes, or the model cannot be routed; the message names it."""
 
 
-def route_model(model: nn.Module, rules: Sequence[Rule] = ()) -> list[Route]:
-    """Every parameter of `model` once, in registration order, tied names together.
+def route_model(model: nn.Module, rules: Sequence[Rule] = (), min_dim: int = 2) -> list[Route]:
+    """Every parameter of `model` once, in registration order, tied names together. What no rule names goes to
+    adamw when its smaller side, as a flattened matrix, is below `min_dim`.
 
     RoutingError for FSDP1, for a parameter that no rule covers, and for a model without anything
     to train.
@@ -112,7 +115,7 @@ def route_model(model: nn.Module, rules: Sequence[Rule] = ()) -> list[Route]:
     found: dict[int, Route] = {}
     unrouted: list[str] = []
     for name, param, module in named_parameters(model):
-        decision = _decide(name, param, module, rules)
+        decision = _decide(name, param, module, rules, min_dim)
         if decision is None:
             unrouted.append(f"{name} {tuple(param.shape)}")
             continue
@@ -160,8 +163,8 @@ def _refuse_flat(model: nn.Module) -> None:
             )
 
 
-def _decide(name: str, param: nn.Parameter, module: nn.Module,
-            rules: Sequence[Rule]) -> tuple[str, str, str, dict[str, Any]] | None:
+def _decide(name: str, param: nn.Parameter, module: nn.Module, rules: Sequence[Rule],
+            min_dim: int) -> tuple[str, str, str, dict[str, Any]] | None:
     """(route, group, reason, overrides), or None when nothing covers the parameter."""
     shape = tuple(param.shape)
     if not param.requires_grad:
@@ -174,11 +177,11 @@ def _decide(name: str, param: nn.Parameter, module: nn.Module,
                 raise RoutingError(f"rule {i} sends {name} {shape} to muon, which needs 2 dimensions")
             group = (rule.group or f"{rule.route}.rule{i}") if rule.makes_group() else rule.route
             return rule.route, group, f"rule {i}", rule.overrides()
-    return _default(name, shape, module)
+    return _default(name, shape, module, min_dim)
 
 
-def _default(name: str, shape: tuple[int, ...],
-             module: nn.Module) -> tuple[str, str, str, dict[str, Any]] | None:
+def _default(name: str, shape: tuple[int, ...], module: nn.Module,
+             min_dim: int) -> tuple[str, str, str, dict[str, Any]] | None:
     *path, leaf = name.split(".")
     holder = path[-1] if path else ""
     in_a_layer = any(part.isdigit() for part in path)
@@ -192,11 +195,26 @@ def _default(name: str, shape: tuple[int, ...],
         return "adamw", "adamw", "norm", {}
     if not in_a_layer and holder in _HEADS:
         return "adamw", "adamw", "output head by name", {}
-    if len(shape) == 2:
-        return "muon", "muon", "hidden matrix", {}
-    if isinstance(module, (nn.Conv2d, nn.Conv3d)):
-        return "muon", "muon", "kernel, flattened", {}
-    return None
+    if len(shape) != 2 and not isinstance(module, (nn.Conv2d, nn.Conv3d)):
+        return None
+    smaller = min(_flattened(shape))
+    if smaller < min_dim:
+        return "adamw", "adamw", f"smaller side {smaller} below min_dim {min_dim}", {}
+    return "muon", "muon", _HIDDEN if len(shape) == 2 else "kernel, flattened", {}
+
+
+def _flattened(shape: Sequence[int]) -> tuple[int, int]:
+    return shape[0], math.prod(shape[1:])
+
+
+def elongated(routes: Sequence[Route]) -> list[Route]:
+    """Matrices that no rule names and that go to muon although one side is 50 or more times the other: an
+    embedding or a head by another name, as a rule."""
+    def aspect(route: Route) -> float:
+        smaller, larger = sorted(_flattened(route.shape))
+        return larger / smaller
+
+    return [r for r in routes if r.reason == _HIDDEN and aspect(r) >= _ELONGATED]
 
 
 def _merge(found: dict[int, Route], name: str, param: nn.Parameter,

@@ -89,9 +89,11 @@ class Session:
         self._check(self._library.dmuon_open(ctypes.byref(config), ctypes.byref(self._client)))
         atexit.register(self._close_at_exit)
 
-    def add_group(self, name: str, **fields: int | float) -> int:
+    def add_group(self, name: str, *, polynomials: Sequence[Sequence[float]] = (), **fields: int | float) -> int:
+        numbers = [number for triple in polynomials for number in triple]
         group = _abi.dmuon_group(struct_size=ctypes.sizeof(_abi.dmuon_group), name=name.encode(),
-                                 **fields)
+                                 polynomials=(ctypes.c_double * len(numbers))(*numbers),
+                                 polynomial_count=len(polynomials), **fields)
         return self._add(self._library.dmuon_add_group, group)
 
     def add_tensor(self, name: str, *, shape: Sequence[int], dtype: int, group: int,

@@ -173,6 +173,24 @@ void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {
   unit.updates = state.step;
 }
 
+void OwnedState::MultiplyRows(size_t i, std::span<const v1::RowFactors> rows) {
+  OwnedUnit& unit = units_[i];
+  for (const v1::RowFactors& of : rows) {
+    if (of.tensor() != unit.tensor) continue;
+    const int64_t begin = unit.box.offset[0];
+    const int64_t end = begin + unit.box.length[0];
+    const int64_t width = unit.box.elements() / unit.box.length[0];
+    for (int k = 0; k < of.factors_size(); ++k) {
+      const int64_t first = of.first_row() + k * of.rows_each();
+      const int64_t from = std::max(first, begin);
+      const int64_t to = std::min(first + of.rows_each(), end);
+      if (from >= to) continue;
+      backend_->Multiply(of.factors(k), std::span(unit.weight).subspan(static_cast<size_t>((from - begin) * width),
+                                                                       static_cast<size_t>((to - from) * width)));
+    }
+  }
+}
+
 kernels::UnitState OwnedState::StateOf(OwnedUnit& unit) const {
   return kernels::BindState(optimizers_[unit.group], unit.rows, unit.cols, unit.weight, unit.state, unit.updates);
 }

@@ -59,6 +59,12 @@ struct OwnedUnit {
   }
 };
 
+// What a step brings beside gradients, the same on all workers.
+struct StepSettings {
+  std::vector<kernels::Hyper> hypers;  // by group
+  std::vector<v1::RowFactors> row_factors;
+};
+
 // What a scheduler may change of a group.
 kernels::Hyper ToHyper(const v1::Hyper& hyper);
 
@@ -89,6 +95,9 @@ class OwnedState {
 
   // Weight decay, weight, momentum and update count, together.
   void Apply(size_t i, const kernels::Hyper& hyper, double clip);
+
+  // Multiplies the unit's part of the rows that `rows` names, in its tensor, by their factors.
+  void MultiplyRows(size_t i, std::span<const v1::RowFactors> rows);
 
   // Writes the unit's part of each worker's parameter box, cast to the job's dtype; `only_rank` < 0:
   // of all workers.

@@ -224,6 +224,27 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateRowFactors(const v1::JobSpec& job, const v1::RowFactors& rows) {
+  if (rows.tensor() >= static_cast<uint32_t>(job.tensors_size())) {
+    return InvalidField(absl::StrCat("row factors of tensor ", rows.tensor(), ", of ", job.tensors_size()));
+  }
+  const v1::Tensor& tensor = job.tensors(static_cast<int>(rows.tensor()));
+  const std::string what = absl::StrCat("row factors of tensor '", tensor.name(), "'");
+  const int64_t height = tensor.shape_size() > 0 ? tensor.shape(0) : 0;
+  const int64_t first = rows.first_row();
+  const int64_t each = rows.rows_each();
+  // In this order nothing overflows.
+  if (first < 0 || first > height || each < 1 || rows.factors_size() > (height - first) / each) {
+    return InvalidField(absl::StrCat(what, ": ", rows.factors_size(), " times ", each, " rows from row ", first,
+                                     " on, of ", height));
+  }
+  for (int i = 0; i < rows.factors_size(); ++i) {
+    if (rows.factors(i) > 0.0 && rows.factors(i) <= 1.0) continue;  // false for NaN
+    return InvalidField(absl::StrCat(what, ": factor ", i, " is ", rows.factors(i), ", must be in (0, 1]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateHypers(const v1::JobSpec& job, std::span<const v1::Hyper* const> hypers) {
   if (hypers.size() != static_cast<size_t>(job.groups_size())) {
     return InvalidField(absl::StrCat(hypers.size(), " hyper-parameter sets for ",

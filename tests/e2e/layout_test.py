@@ -124,7 +124,7 @@ def test_worker_without_matrices_is_accepted(pools, daemon, job):
     ({"momentum": 0.8}, {"momentum": 0.8}),
 ])
 def test_options_mean_what_they_mean_in_plain_pytorch(pools, daemon, job, keywords, plain):
-    runs = pools(1).run(feed, daemon.address, job, SHAPES, layout="plain", keywords=dict(HYPERS, **keywords))
+    runs = pools(1).run(feed, daemon.address, job, SHAPES, layout="plain", keywords=dict(ALL_MATRICES, **keywords))
     reference = feed_plain(SHAPES, is_muon=is_muon, **plain)
     assert difference(runs[0]["params"][-1], reference[-1]) <= FP32
 

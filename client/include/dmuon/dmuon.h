@@ -299,6 +299,13 @@ DMUON_API dmuon_status_t dmuon_submit_missing(dmuon_client* client, const uint32
  * thread. DMUON_NOT_READY while a step is in flight, and before dmuon_begin. */
 DMUON_API dmuon_status_t dmuon_expect_gradients(dmuon_client* client, uint64_t step);
 
+/* With the next dmuon_step, after its update: rows first_row + i * rows_each and on, rows_each of them, of the whole
+ * `tensor` are multiplied by factors[i], in (0, 1]. For QK-clip (arXiv 2507.20534): factors of the heads whose logits
+ * were too large. Any number of calls; dmuon_step forgets them, also when it fails. Equal on all workers, as
+ * hyper-parameters are. A skipped step, and a tensor that the step skips, are left alone. */
+DMUON_API dmuon_status_t dmuon_multiply_rows(dmuon_client* client, uint32_t tensor, int64_t first_row,
+                                             int64_t rows_each, const double* factors, size_t count);
+
 /* Starts the step and returns at once. `hypers`: one a group, in group order. Every gradient has
  * been marked before. DMUON_NOT_READY while an earlier step has not been waited for. */
 DMUON_API dmuon_status_t dmuon_step(dmuon_client* client, uint64_t step, const dmuon_hyper* hypers,

@@ -8,12 +8,13 @@
 
 from dmuon_client.optimizer import Muon
 from dmuon_client.options import AdamW, Options
+from dmuon_client.qk_clip import QKClip
 from dmuon_client.routing import Route, RoutingError, Rule, route_model
 from dmuon_client.session import DmuonError, PlanInfo, StepResult
 from dmuon_client.sharding import ShardingError
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdamW", "DmuonError", "Muon", "Options", "PlanInfo", "Route", "RoutingError", "Rule",
+    "AdamW", "DmuonError", "Muon", "Options", "PlanInfo", "QKClip", "Route", "RoutingError", "Rule",
     "ShardingError", "StepResult", "route_model",
 ]

@@ -229,6 +229,7 @@ PROTOTYPES = {
     "dmuon_submit": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64]),
     "dmuon_submit_missing": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64]),
     "dmuon_expect_gradients": (c_int32, [c_void_p, c_uint64]),
+    "dmuon_multiply_rows": (c_int32, [c_void_p, c_uint32, c_int64, c_int64, _POINTER(c_double), c_size_t]),
     "dmuon_step": (c_int32, [c_void_p, c_uint64, _POINTER(dmuon_hyper), c_size_t]),
     "dmuon_wait": (c_int32, [c_void_p, c_uint64, c_int32, _POINTER(dmuon_step_result)]),
     "dmuon_wait_params": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64, c_int32]),

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from dmuon_client import _abi
+from dmuon_client.qk_clip import QKClip
 from dmuon_client.routing import Rule
 
 MOMENTUM_FORMS = {"ema": _abi.DMUON_EMA, "accumulate": _abi.DMUON_ACCUMULATE}
@@ -140,6 +141,7 @@ class Options:
     missing_gradient: str = "error"  # "skip" keeps the tensor as it is, "zero" counts zeros
     rules: Sequence[Rule] = ()  # first match wins; see routing
     min_dim: int = 2  # matrices with a smaller side go to adamw, unless a rule names them
+    qk_clip: Sequence[QKClip] = ()  # attentions whose logits are kept below a threshold; step() needs qk_max
     row_blocks: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
     reduced: bool | None = None  # of plain parameters without DDP in a job of many workers
     mesh: DeviceMesh | None = None  # all workers, where fully_shard was given a part of them (HSDP)
@@ -245,6 +247,8 @@ class Options:
                     check_number(f"coefficients[{i}]", value, -math.inf)
 
     def _validate_rules(self) -> None:
+        for clip in self.qk_clip:
+            clip.validate()
         for rule in self.rules:
             rule.validate()
             for what, value, high in rule.overrides_to_check():

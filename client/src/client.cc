@@ -189,9 +189,9 @@ absl::Status Client::ExpectGradients(uint64_t step) {
 }
 
 absl::Status Client::MultiplyRows(v1::RowFactors rows) {
+  DMUON_RETURN_IF_ERROR(CheckTensor(rows.tensor()));
   wire::MutexLock lock(mu_);
   DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_multiply_rows"));
-  DMUON_RETURN_IF_ERROR(CheckTensor(rows.tensor()));
   row_factors_.push_back(std::move(rows));
   return absl::OkStatus();
 }

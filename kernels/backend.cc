@@ -47,7 +47,7 @@ std::span<float> Scratch::Get(size_t index, size_t count) {
 UnitState BindState(const Optimizer& optimizer, int64_t rows, int64_t cols, std::span<float> weight,
                     std::span<std::vector<float>> tensors, int64_t step) {
   UnitState state{.rows = rows, .cols = cols, .weight = weight, .momentum = {}, .second_moment = {},
-                  .column_moment = {}, .slow_gradient = {}, .step = step};
+                  .column_moment = {}, .slow_gradient = {}, .basis = {}, .step = step};
   size_t i = 0;
   for (const StateTensor& tensor : StateTensors(optimizer, rows, cols)) {
     const std::span<float> values(tensors[i++]);
@@ -55,8 +55,19 @@ UnitState BindState(const Optimizer& optimizer, int64_t rows, int64_t cols, std:
     if (tensor.name == "second_moment") state.second_moment = values;
     if (tensor.name == "column_moment") state.column_moment = values;
     if (tensor.name == "slow_gradient") state.slow_gradient = values;
+    if (tensor.name == "basis") state.basis = values;
   }
   return state;
+}
+
+absl::Status Backend::OrthogonalizeDirection(const Optimizer& optimizer, const Method& method, MatrixView direction,
+                                             const UnitState& state, std::span<float> update, Scratch& scratch) {
+  if (optimizer.orthogonalizer != Orthogonalizer::kTopK) {
+    return Orthogonalize(optimizer.newton_schulz, method, direction, scratch);
+  }
+  const auto [kept, length] = BasisShape(optimizer, state.rows, state.cols);
+  const MatrixView basis = {update.data() + state.weight.size(), kept, length};
+  return OrthogonalizeTopK(optimizer.top_k, state.step, direction, basis, scratch);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name) {

@@ -51,6 +51,7 @@ struct BasicUnitState {
   std::span<T> second_moment;
   std::span<T> column_moment;
   std::span<T> slow_gradient;
+  std::span<T> basis;
   int64_t step = 0;
 };
 using UnitState = BasicUnitState<float>;
@@ -111,10 +112,10 @@ class Backend {
 
   virtual GradientStats Measure(std::span<const float> gradient) = 0;
 
-  // All stages before Newton-Schulz, of clip*gradient. `state` is not changed. Returns the matrix to
-  // orthogonalise: it lies at the front of `update`, which has the unit's size, and is smaller than the unit
-  // when the optimizer selects lines. Only for optimizers that orthogonalise. `clip` is the global-norm factor,
-  // in (0, 1].
+  // All stages before Newton-Schulz (or top-k), of clip*gradient. `state` is not changed. Returns the matrix to
+  // orthogonalise: it lies at the front of `update`, which has UpdateSize floats, and is smaller than the unit
+  // when the optimizer selects lines. Behind the unit's size lies the state's basis. Only for optimizers that
+  // orthogonalise. `clip` is the global-norm factor, in (0, 1].
   virtual MatrixView Direction(const Optimizer& optimizer, const Hyper& hyper, double clip,
                                std::span<const float> gradient, const UnitState& state,
                                std::span<float> update) = 0;
@@ -125,6 +126,18 @@ class Backend {
   // not finite although x was. After the latter two x holds nothing of use.
   virtual absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                                      Scratch& scratch) = 0;
+
+  // x <- U_k V_k^T of its k = RankAt(top_k, step, ...) largest singular values, in place; all that are kept become 1.
+  // A zero matrix stays as it is, and so does `basis`, which has BasisShape's shape and lies behind the unit in what
+  // Direction filled: the search starts from it, and its place is taken by the new singular vectors. Where the
+  // k-th and the next value are (nearly) equal, the result is one of many.
+  // INVALID_ARGUMENT when x is not finite (x stays as it is); INTERNAL when the result is not.
+  virtual absl::Status OrthogonalizeTopK(const TopK& top_k, int64_t step, MatrixView x, MatrixView basis,
+                                         Scratch& scratch) = 0;
+
+  // Whichever of the two the optimizer has. `direction` is what Direction returned for `update`, and `state`.
+  absl::Status OrthogonalizeDirection(const Optimizer& optimizer, const Method& method, MatrixView direction,
+                                      const UnitState& state, std::span<float> update, Scratch& scratch);
 
   // Commits the step: all state, weight decay and weight, and `state.step` += 1.
   //   orthogonalising:  `update` as Direction laid it out, and used up;

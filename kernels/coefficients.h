@@ -9,13 +9,19 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace dmuon::kernels {
 
 // One Newton-Schulz iteration maps every singular value s to a*s + b*s^3 + c*s^5.
 struct Quintic {
   double a, b, c;
+
+  [[nodiscard]] constexpr double Of(double s) const { return s * (a + s * s * (b + s * s * c)); }
+
+  friend constexpr bool operator==(const Quintic&, const Quintic&) = default;
 };
 
 enum class CoefficientSet : uint8_t { kJordan, kYou, kPolarExpress };
@@ -61,7 +67,7 @@ constexpr CoefficientTable WithSafety(const CoefficientTable& raw, double safety
 
 inline constexpr CoefficientTable kPolarExpress = WithSafety(kPolarExpressRaw, kPolarExpressSafety);
 
-constexpr const CoefficientTable& Coefficients(CoefficientSet set) {
+constexpr const CoefficientTable& TableOf(CoefficientSet set) {
   switch (set) {
     case CoefficientSet::kYou:
       return kYou;
@@ -73,10 +79,28 @@ constexpr const CoefficientTable& Coefficients(CoefficientSet set) {
   return kJordan;
 }
 
-// Iteration `i` of any length: the last polynomial of a list repeats.
-constexpr const Quintic& Coefficient(CoefficientSet set, int i) {
-  return Coefficients(set)[static_cast<size_t>(std::min(i, kListedIterations - 1))];
-}
+inline constexpr int kMaxPolynomials = 20;
+
+// What Newton-Schulz iterates with: a published set, or a list of the user's own.
+class Polynomials {
+ public:
+  constexpr Polynomials(CoefficientSet set) : Polynomials(std::span<const Quintic>(TableOf(set))) {}  // NOLINT(google-explicit-constructor)
+  // 1 to kMaxPolynomials of them; what is beyond is left out.
+  constexpr explicit Polynomials(std::span<const Quintic> list)
+      : count_(std::min<size_t>(list.size(), kMaxPolynomials)) {
+    std::copy_n(list.begin(), count_, list_.begin());
+  }
+
+  // Of iteration `i` of any length: the last polynomial of a list repeats.
+  [[nodiscard]] constexpr Quintic at(int i) const { return list_[std::min(static_cast<size_t>(i), count_ - 1)]; }
+  [[nodiscard]] constexpr std::span<const Quintic> list() const { return std::span(list_).first(count_); }
+
+  friend constexpr bool operator==(const Polynomials&, const Polynomials&) = default;
+
+ private:
+  std::array<Quintic, kMaxPolynomials> list_{};
+  size_t count_;
+};
 
 // The factor on an orthogonalised update of a rows x cols matrix (rows = fan-out). Always the
 // dimensions of the whole (flattened) matrix, never of a shard. The word "spectral" means
@@ -112,6 +136,14 @@ constexpr int GramPasses(int iterations) {
   return passes;
 }
 
+// Vectors that a block Krylov iteration for the `rank` largest of s singular directions works with in the end; s,
+// the whole space, where the block would span it anyway.
+inline constexpr int64_t kOversampling = 8;
+inline constexpr int64_t kKrylovIterations = 2;
+constexpr int64_t KrylovWidth(int64_t rank, int64_t s) {
+  return std::min(kKrylovIterations * (rank + kOversampling), s);
+}
+
 // Multiply-adds counted twice. Standard Newton-Schulz with symmetric products for XX^T and A*A:
 // per iteration l*s^2 + s^3 + 2*l*s^2, where s is the shorter and l the longer side.
 constexpr double NewtonSchulzFlops(int64_t rows, int64_t cols, int iterations) {
@@ -127,6 +159,24 @@ constexpr double GramNewtonSchulzFlops(int64_t rows, int64_t cols, int iteration
   const double l = static_cast<double>(std::max(rows, cols));
   const int passes = GramPasses(iterations);
   return 3.0 * passes * l * s * s + (iterations + 3.0 * (iterations - passes)) * s * s * s;
+}
+
+// The same for the `rank` largest singular directions (cpu/top_k.h): fp32 products, and in double the bases and
+// the eigenproblem of the block.
+struct TopKOperations {
+  double products, small;
+};
+constexpr TopKOperations TopKFlops(int64_t rows, int64_t cols, int64_t rank) {
+  const double s = static_cast<double>(std::min(rows, cols));
+  const double l = static_cast<double>(std::max(rows, cols));
+  const double k = static_cast<double>(rank);
+  const double w = static_cast<double>(KrylovWidth(rank, std::min(rows, cols)));
+  const bool krylov = w < s;
+  // There and back with half a block, twice; the matrix on the basis; vectors on both sides; two polishing steps;
+  // the result.
+  const double products = (krylov ? 6.0 * l * s * w + 2.0 * w * k * s : 0.0) + 2.0 * w * k * l + 6.0 * l * k * k +
+                          2.0 * l * s * k;
+  return {products, (krylov ? 4.0 * s * w * w : 0.0) + l * w * w + 9.0 * w * w * w};
 }
 
 // Element-wise work is bound by memory, so it is priced in bytes: what one unit's step reads and

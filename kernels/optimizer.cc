@@ -7,6 +7,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <limits>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -45,14 +46,48 @@ absl::Status First(std::initializer_list<absl::Status> checks) {
   return absl::OkStatus();
 }
 
+// Sound polynomials take every singular value near 1. Published sets stay below 2 on the way.
+absl::Status ValidatePolynomials(const NewtonSchulz& ns) {
+  constexpr double kLargest = 2.0;
+  const std::span<const Quintic> list = ns.coefficients.list();
+  if (list.empty()) return absl::InvalidArgumentError("newton_schulz.coefficients is empty; must be 1 to 20 triples");
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (const double value : {list[i].a, list[i].b, list[i].c}) {
+      if (!std::isfinite(value)) return Refuse(absl::StrCat("newton_schulz.coefficients[", i, "]"), value, "finite");
+    }
+  }
+  for (int point = 0; point < kSingularGrid; ++point) {
+    double x = SingularGrid(point);
+    for (int i = 0; i < ns.iterations; ++i) {
+      x = ns.coefficients.at(i).Of(x);
+      if (std::abs(x) <= kLargest) continue;
+      return absl::InvalidArgumentError(absl::StrCat("newton_schulz.coefficients take the singular value ",
+                                                     SingularGrid(point), " to ", x, " in iteration ", i + 1,
+                                                     "; must stay within [-", kLargest, ", ", kLargest, "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateNewtonSchulz(const NewtonSchulz& ns) {
   if (ns.iterations < 1 || ns.iterations > kMaxIterations) {
     return Refuse("newton_schulz.iterations", ns.iterations,
                   absl::StrCat("in [1, ", kMaxIterations, "]"));
   }
-  return First({Known("newton_schulz.coefficients", ns.coefficients, CoefficientSet::kPolarExpress),
+  return First({ValidatePolynomials(ns),
                 Known("newton_schulz.eps_mode", ns.eps_mode, EpsMode::kClamp),
                 NotNegative("newton_schulz.eps", ns.eps)});
+}
+
+absl::Status Share(absl::string_view field, double value) {
+  if (value > 0.0 && value <= 1.0) return absl::OkStatus();  // false for NaN
+  return Refuse(field, value, "in (0, 1]");
+}
+
+absl::Status ValidateTopK(const TopK& top_k) {
+  return First({Known("rank_schedule", top_k.schedule, RankSchedule::kLinear),
+                Share("rank_start", top_k.rank_start), Share("rank_end", top_k.rank_end),
+                NotNegative("rank_steps", static_cast<double>(top_k.rank_steps))});
 }
 
 absl::Status Positive(absl::string_view field, double value) {
@@ -86,12 +121,15 @@ absl::Status ValidateMatrix(const Optimizer& o) {
       Positive("rms", o.rms),
       BelowOne("slow_beta", o.slow_beta),
       std::isfinite(o.acceleration) ? absl::OkStatus() : Refuse("acceleration", o.acceleration, "finite"),
-      o.selected > 0.0 && o.selected <= 1.0 ? absl::OkStatus() : Refuse("selected", o.selected, "in (0, 1]"),
+      Share("selected", o.selected),
       RefuseUnless(!o.selects() || (o.momentum == Momentum::kAccumulate && !o.nesterov && !o.accelerates() && !o.sign &&
                                     o.second_moment == SecondMoment::kNone),
                    "selected is below 1; then momentum must accumulate without nesterov, and acceleration, sign and "
                    "second_moment must be off"),
+      RefuseUnless(!o.selects() || o.orthogonalizer != Orthogonalizer::kTopK,
+                   "selected is below 1; then the orthogonalizer must be Newton-Schulz"),
       ValidateNewtonSchulz(o.newton_schulz),
+      ValidateTopK(o.top_k),
   });
 }
 
@@ -109,6 +147,20 @@ absl::Status ValidateElementwise(const Optimizer& o) {
   });
 }
 
+// (1 - cos(pi x)) / 2 for x in [0, 1], as sin^2(pi x / 2), by its series: the C library may round a cosine
+// differently on another machine, and with it a rank.
+double SmoothStep(double x) {
+  constexpr double kHalfPi = 1.5707963267948966;
+  const double y = kHalfPi * x;
+  double term = y;
+  double sine = y;
+  for (int k = 1; k < 12; ++k) {
+    term *= -y * y / static_cast<double>(2 * k * (2 * k + 1));
+    sine += term;
+  }
+  return sine * sine;
+}
+
 }  // namespace
 
 absl::Status Validate(const Optimizer& optimizer) {
@@ -118,7 +170,7 @@ absl::Status Validate(const Optimizer& optimizer) {
              Known("moment_of", optimizer.moment_of, MomentOf::kUpdate),
              Known("rescale", optimizer.rescale, Rescale::kRms),
              Known("weight_decay", optimizer.weight_decay, WeightDecay::kCautious),
-             Known("orthogonalizer", optimizer.orthogonalizer, Orthogonalizer::kNewtonSchulz),
+             Known("orthogonalizer", optimizer.orthogonalizer, Orthogonalizer::kTopK),
              Known("scale", optimizer.scale, ScaleRule::kSpectral)});
   if (!known.ok()) return known;
   return optimizer.needs_whole_matrix() ? ValidateMatrix(optimizer)
@@ -147,7 +199,48 @@ std::vector<StateTensor> StateTensors(const Optimizer& optimizer, int64_t rows, 
       break;
   }
   if (optimizer.accelerates()) tensors.push_back({"slow_gradient", rows, cols});
+  if (const auto [kept, length] = BasisShape(optimizer, rows, cols); kept > 0) {
+    tensors.push_back({"basis", kept, length});
+  }
   return tensors;
+}
+
+MatrixShape BasisShape(const Optimizer& optimizer, int64_t rows, int64_t cols) {
+  if (optimizer.orthogonalizer != Orthogonalizer::kTopK) return {0, 0};
+  const int64_t s = std::min(rows, cols);
+  // Where the block spans all directions there is nothing to start from.
+  const int64_t krylov = (s - 1) / kKrylovIterations - kOversampling;
+  const TopK& top_k = optimizer.top_k;
+  const int64_t last = top_k.rank_steps == 0 ? 0 : RankAt(top_k, top_k.rank_steps, s);
+  return {std::max<int64_t>(0, std::min(krylov, std::max(RankAt(top_k, 0, s), last))), s};
+}
+
+size_t UpdateSize(const Optimizer& optimizer, int64_t rows, int64_t cols) {
+  const auto [kept, length] = BasisShape(optimizer, rows, cols);
+  return static_cast<size_t>(rows * cols + kept * length);
+}
+
+double SingularGrid(int i) {
+  constexpr int kLast = kSingularGrid - 1;
+  return i == kLast ? 1.0 + 0x1p-8 : std::pow(10.0, -6.0 * (1.0 - static_cast<double>(i + 1) / kLast));
+}
+
+int64_t RankAt(const TopK& top_k, int64_t step, int64_t s) {
+  constexpr double kHold = 0.1, kDone = 0.8;
+  double share = top_k.rank_start;
+  if (top_k.rank_steps > 0) {
+    const double progress = static_cast<double>(step) / static_cast<double>(top_k.rank_steps);
+    const double way = std::clamp((progress - kHold) / (kDone - kHold), 0.0, 1.0);
+    share += (top_k.rank_end - top_k.rank_start) * (top_k.schedule == RankSchedule::kCosine ? SmoothStep(way) : way);
+  }
+  // 0.3 * 10 shall be 3, whatever the last bit of 0.3 is.
+  constexpr double kRounding = 1e-9;
+  const auto rank = static_cast<int64_t>(std::ceil(share * static_cast<double>(s) - kRounding));
+  return std::clamp<int64_t>(rank, 1, s);
+}
+
+double SmallestKept(int64_t rows, int64_t cols) {
+  return 0x1p-20 * std::sqrt(static_cast<double>(std::max(rows, cols)));
 }
 
 double LargestSafeGradient(const Optimizer& optimizer, const Hyper& hyper) {

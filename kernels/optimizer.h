@@ -4,23 +4,24 @@
 // An optimizer is a table of stages: one small choice for each thing that happens to a gradient
 // between its arrival and the new weight. A new variant is a new row, not a new class.
 //
-//   stage              Muon        NorMuon    AdaMuon    Muon2        MONA       Dion2        AdamW
-//   acceleration       -           -          -          -            towards    -            -
+//   stage              Muon        NorMuon    AdaMuon    Muon2        MONA       Dion2        NuMuon   AdamW
+//   acceleration       -           -          -          -            towards    -            -        -
 //                                                                     a slow mean
-//   momentum           EMA or accumulate, Nesterov or not             ...        accumulate   EMA
-//   second moment      -           of rows    of update  of gradient, -          -            of gradient
+//   momentum           EMA or accumulate, Nesterov or not             ...        accumulate   EMA      EMA
+//   second moment      -           of rows    of update  of gradient, -          -            -        of gradient
 //                                  of update             or factored
-//   sign               -           -          yes        -            -          -            -
-//   selection          -           -          -          -            -          largest rows -
-//   orthogonalize      Newton-Schulz                                                          -
-//   rescale            -           keep norm  to RMS     -            -          -            -
-//   scale by shape     yes         with norm  -          yes          yes        yes          -
+//   sign               -           -          yes        -            -          -            -        -
+//   selection          -           -          -          -            -          largest rows -        -
+//   orthogonalize      Newton-Schulz                                                          top k    -
+//   rescale            -           keep norm  to RMS     -            -          -            -        -
+//   scale by shape     yes         with norm  -          yes          yes        yes          yes      -
 //   weight decay       decoupled, W *= 1 - lr*wd, or cautious
 //
 // What a learning-rate scheduler may change from step to step is in `Hyper`; what must stay the
 // same for a run is in `Optimizer`. Sources of the rows are in kernels/README.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -62,7 +63,11 @@ enum class WeightDecay : uint8_t {
   kCautious,   // the same, only where W and the update have the same sign or one is zero (arXiv 2510.12402)
 };
 
-enum class Orthogonalizer : uint8_t { kNone, kNewtonSchulz };
+enum class Orthogonalizer : uint8_t {
+  kNone,
+  kNewtonSchulz,
+  kTopK,  // U_k V_k^T of the k largest singular values
+};
 
 // How the input of Newton-Schulz is divided by its Frobenius norm.
 enum class EpsMode : uint8_t {
@@ -72,11 +77,35 @@ enum class EpsMode : uint8_t {
 };
 
 struct NewtonSchulz {
-  CoefficientSet coefficients = CoefficientSet::kJordan;
+  Polynomials coefficients = CoefficientSet::kJordan;
   int iterations = 5;
   EpsMode eps_mode = EpsMode::kNone;
   double eps = 1e-7;  // of kAdd and kClamp
 };
+
+// Singular values to try polynomials on: equally spaced in the logarithm from 1e-6, as small ones are amplified
+// most, to 1, and last what rounding to bf16 can make of 1.
+inline constexpr int kSingularGrid = 2001;
+double SingularGrid(int i);
+
+// How the rank goes from its first to its last value.
+enum class RankSchedule : uint8_t { kCosine, kLinear };
+
+// The rank of a top-k step as a share of the shorter side s: rank_start during the first tenth of rank_steps
+// updates, rank_end from eight tenths on, and on the way between them in the meantime. rank_steps 0: rank_start for
+// ever.
+struct TopK {
+  double rank_start = 0.25;  // in (0, 1]; so is rank_end
+  double rank_end = 0.25;
+  int64_t rank_steps = 0;  // >= 0
+  RankSchedule schedule = RankSchedule::kCosine;
+};
+// ceil(share * s), at least 1, for the step after `step` updates. The same on every machine.
+int64_t RankAt(const TopK& top_k, int64_t step, int64_t s);
+
+// A singular value of a rows x cols matrix below this share of the largest counts as zero: 2^-20 times the root of
+// the longer side, which is above what fp32 products leave of nothing.
+double SmallestKept(int64_t rows, int64_t cols);
 
 // How Newton-Schulz is computed, which decides speed and rounding, but not the formula. A plan chooses one
 // for each shape.
@@ -123,7 +152,8 @@ struct Optimizer {
   // they are orthogonalized and applied, and only their momentum then decays, by Hyper::momentum. 1: all.
   double selected = 1.0;
   Orthogonalizer orthogonalizer = Orthogonalizer::kNewtonSchulz;
-  NewtonSchulz newton_schulz = {};
+  NewtonSchulz newton_schulz = {};  // of kNewtonSchulz
+  TopK top_k = {};                  // of kTopK
   Rescale rescale = Rescale::kNone;
   double rms = 0.2;  // of kRms
   ScaleRule scale = ScaleRule::kOriginal;
@@ -194,6 +224,13 @@ constexpr Optimizer Dion2() {
   return row;
 }
 
+constexpr Optimizer NuMuon() {
+  Optimizer row;
+  row.nesterov = false;
+  row.orthogonalizer = Orthogonalizer::kTopK;
+  return row;
+}
+
 struct MatrixShape {
   int64_t rows, cols;
 };
@@ -205,6 +242,12 @@ struct StateTensor {
 };
 // All of them for one unit, in the order of UnitState.
 std::vector<StateTensor> StateTensors(const Optimizer& optimizer, int64_t rows, int64_t cols);
+
+// Of a unit's basis: singular vectors of the last step, a row each, of its shorter side; 0 rows where none are
+// kept. Rows beyond the rank of that step are zero.
+MatrixShape BasisShape(const Optimizer& optimizer, int64_t rows, int64_t cols);
+// Floats of a unit's update: the matrix, and behind it the basis.
+size_t UpdateSize(const Optimizer& optimizer, int64_t rows, int64_t cols);
 
 // May change at every step. All must be finite; see Validate.
 struct Hyper {

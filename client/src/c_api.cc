@@ -214,6 +214,20 @@ dmuon_status_t dmuon_expect_gradients(dmuon_client* client, uint64_t step) {
   });
 }
 
+dmuon_status_t dmuon_multiply_rows(dmuon_client* client, uint32_t tensor, int64_t first_row, int64_t rows_each,
+                                   const double* factors, size_t count) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    if (count > 0) DMUON_RETURN_IF_ERROR(impl::NotNull(factors, "factors"));
+    dmuon::v1::RowFactors rows;
+    rows.set_tensor(tensor);
+    rows.set_first_row(first_row);
+    rows.set_rows_each(rows_each);
+    rows.mutable_factors()->Add(factors, factors + count);
+    return client->impl->MultiplyRows(std::move(rows));
+  });
+}
+
 dmuon_status_t dmuon_step(dmuon_client* client, uint64_t step, const dmuon_hyper* hypers,
                           size_t count) {
   return Guarded([&]() -> absl::Status {

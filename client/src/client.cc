@@ -188,9 +188,18 @@ absl::Status Client::ExpectGradients(uint64_t step) {
   return absl::OkStatus();
 }
 
+absl::Status Client::MultiplyRows(v1::RowFactors rows) {
+  DMUON_RETURN_IF_ERROR(CheckTensor(rows.tensor()));
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_multiply_rows"));
+  row_factors_.push_back(std::move(rows));
+  return absl::OkStatus();
+}
+
 absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   wire::MutexLock lock(mu_);
   DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_step"));
+  const std::vector<v1::RowFactors> row_factors = std::exchange(row_factors_, {});
   if (!begun_) return NotReady("dmuon_begin comes before dmuon_step");
   DMUON_RETURN_IF_ERROR(CheckStep(step));
   std::vector<const v1::Hyper*> pointers;
@@ -202,6 +211,7 @@ absl::Status Client::Step(uint64_t step, std::vector<v1::Hyper> hypers) {
   waited_ = {};
   step_request_.clear_hypers();
   for (v1::Hyper& hyper : hypers) *step_request_.add_hypers() = std::move(hyper);
+  step_request_.mutable_row_factors()->Assign(row_factors.begin(), row_factors.end());
   wanted_step_ = answered_step_ = 0;
   PostStep();
   return absl::OkStatus();

@@ -55,6 +55,7 @@ class Client {
   absl::Status ExpectGradients(uint64_t step);
   // Starts a step and returns.
   absl::Status Step(uint64_t step, std::vector<v1::Hyper> hypers);
+  absl::Status MultiplyRows(v1::RowFactors rows);
   // Until the parameters of these tensors carry the step that is in flight, or was answered last; others
   // may still be on their way. Errors are those of Wait.
   absl::Status WaitParameters(std::span<const uint32_t> tensors, uint64_t step, Timeout timeout);
@@ -107,6 +108,7 @@ class Client {
   uint64_t step_ ABSL_GUARDED_BY(mu_) = 0;           // of step_request_
   uint64_t wanted_step_ ABSL_GUARDED_BY(mu_) = 0;    // ended by a timeout; Wait starts it again
   std::chrono::nanoseconds waited_ ABSL_GUARDED_BY(mu_){};  // for parameters, since the last Step
+  std::vector<v1::RowFactors> row_factors_ ABSL_GUARDED_BY(mu_);  // of the next Step
   uint64_t answered_step_ ABSL_GUARDED_BY(mu_) = 0;  // step_response_ is its answer
 
   Attachment attachment_;

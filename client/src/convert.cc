@@ -39,7 +39,8 @@ static_assert(int{DMUON_POLAR_EXPRESS} == int{v1::COEFFICIENT_SET_POLAR_EXPRESS}
 static_assert(int{DMUON_EPS_CLAMP} == int{v1::EPS_MODE_CLAMP});
 static_assert(int{DMUON_SCALE_SPECTRAL} == int{v1::SCALE_RULE_SPECTRAL});
 static_assert(int{DMUON_RESCALE_RMS} == int{v1::RESCALE_RMS});
-static_assert(int{DMUON_VARIANT_DION2} == int{v1::VARIANT_DION2});
+static_assert(int{DMUON_VARIANT_NUMUON} == int{v1::VARIANT_NUMUON});
+static_assert(int{DMUON_RANK_LINEAR} == int{v1::RANK_SCHEDULE_LINEAR});
 static_assert(int{DMUON_PRECISION_AUTO} == int{v1::PRECISION_AUTO});
 static_assert(int{DMUON_AUTOTUNE_ON} == int{v1::AUTOTUNE_ON});
 static_assert(int{DMUON_DECAY_CAUTIOUS} == int{v1::WEIGHT_DECAY_CAUTIOUS});
@@ -60,7 +61,7 @@ absl::StatusOr<bool> Flag(int32_t value, absl::string_view field) {
 absl::Status SetWords(const dmuon_group& group, v1::MuonOptions& muon) {
   constexpr int kOwn = 0;
   DMUON_ASSIGN_OR_RETURN(const auto variant,
-                         Enumerator(group.variant, v1::VARIANT_DION2, "dmuon_group.variant"));
+                         Enumerator(group.variant, v1::VARIANT_NUMUON, "dmuon_group.variant"));
   DMUON_ASSIGN_OR_RETURN(const auto form, Enumerator(group.momentum_form, v1::MOMENTUM_FORM_ACCUMULATE,
                                                      "dmuon_group.momentum_form", kOwn));
   DMUON_ASSIGN_OR_RETURN(const auto coefficients,
@@ -74,13 +75,35 @@ absl::Status SetWords(const dmuon_group& group, v1::MuonOptions& muon) {
                                                         "dmuon_group.rescale", kOwn));
   DMUON_ASSIGN_OR_RETURN(const auto precision,
                          Enumerator(group.precision, v1::PRECISION_AUTO, "dmuon_group.precision"));
+  DMUON_ASSIGN_OR_RETURN(const auto rank_schedule, Enumerator(group.rank_schedule, v1::RANK_SCHEDULE_LINEAR,
+                                                              "dmuon_group.rank_schedule", kOwn));
   muon.set_precision(precision);
+  muon.set_rank_schedule(rank_schedule);
   muon.set_variant(variant);
   muon.set_momentum_form(form);
   muon.set_coefficients(coefficients);
   muon.set_eps_mode(eps_mode);
   muon.set_scale(scale);
   muon.set_rescale(rescale);
+  return absl::OkStatus();
+}
+
+absl::Status SetPolynomials(const dmuon_group& group, v1::MuonOptions& muon) {
+  constexpr size_t kMost = 20;
+  if (group.polynomial_count > kMost) {
+    return wire::InvalidField(
+        absl::StrCat("dmuon_group.polynomial_count ", group.polynomial_count, " is not in 0..", kMost));
+  }
+  if (group.polynomials == nullptr && group.polynomial_count > 0) {
+    return wire::InvalidField(
+        absl::StrCat("dmuon_group.polynomials is NULL, but polynomial_count is ", group.polynomial_count));
+  }
+  for (size_t i = 0; i < group.polynomial_count; ++i) {
+    v1::Quintic& quintic = *muon.add_polynomials();
+    quintic.set_a(group.polynomials[3 * i]);
+    quintic.set_b(group.polynomials[3 * i + 1]);
+    quintic.set_c(group.polynomials[3 * i + 2]);
+  }
   return absl::OkStatus();
 }
 
@@ -105,6 +128,10 @@ absl::StatusOr<v1::MuonOptions> MuonFromC(const dmuon_group& group, v1::WeightDe
   if (is_set(group.slow_beta)) muon.set_slow_beta(group.slow_beta);
   if (is_set(group.rms)) muon.set_rms(group.rms);
   if (group.acceleration != 0.0) muon.set_acceleration(group.acceleration);
+  if (is_set(group.rank_start)) muon.set_rank_start(group.rank_start);
+  if (is_set(group.rank_end)) muon.set_rank_end(group.rank_end);
+  muon.set_rank_steps(group.rank_steps);
+  DMUON_RETURN_IF_ERROR(SetPolynomials(group, muon));
   return muon;
 }
 

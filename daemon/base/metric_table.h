@@ -112,7 +112,7 @@ inline constexpr std::array<MetricInfo, static_cast<size_t>(MetricId::kCount)> k
     {MetricId::kNonfinite, "dmuon_nonfinite_total", MetricType::kCounter, "job_id,where",
      "NaN or infinity seen, by place: gradient, update."},
     {MetricId::kFlops, "dmuon_flops_total", MetricType::kCounter, "job_id",
-     "Floating-point operations of Newton-Schulz, by formula."},
+     "Floating-point operations of Newton-Schulz and top-k, by formula."},
     {MetricId::kExchangeBytes, "dmuon_exchange_bytes_total", MetricType::kCounter,
      "job_id,peer,direction,transport",
      "Payload bytes between this node and a peer, by direction: sent, received."},

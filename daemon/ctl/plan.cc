@@ -66,8 +66,9 @@ std::map<SlotId, Load> Loads(const v1::Plan& plan) {
   return loads;
 }
 
-// How the Newton-Schulz of its matrices is computed: each way once.
-std::string MethodsText(const v1::Unit& unit) {
+// How its matrices are orthogonalised: each way once.
+std::string MethodsText(const v1::Unit& unit, const v1::Group& group) {
+  if (group.muon().variant() == v1::VARIANT_NUMUON) return "top-k fp32";
   std::vector<std::string> texts;
   for (const v1::Method& method : unit.methods()) {
     std::string text = MethodText(method);
@@ -87,17 +88,20 @@ std::string UnitsText(const v1::GetPlanResponse& response, double total) {
                {"cost", Align::kRight},
                {"share", Align::kRight}});
   static const v1::Tensor kUnknown;
+  static const v1::Group kNoGroup;
   for (const v1::Unit& unit : plan.units()) {
     const bool known = unit.tensor() < static_cast<uint32_t>(response.job().tensors_size());
     const v1::Tensor& tensor =
         known ? response.job().tensors(static_cast<int>(unit.tensor())) : kUnknown;
+    const bool grouped = known && tensor.group() < static_cast<uint32_t>(response.job().groups_size());
+    const v1::Group& group = grouped ? response.job().groups(static_cast<int>(tensor.group())) : kNoGroup;
     std::string owners;
     for (const v1::Slot& owner : unit.owners()) {
       absl::StrAppend(&owners, owners.empty() ? "" : " ",
                       SlotText(plan, owner.node(), owner.slot()));
     }
     table.Add({known ? tensor.name() : absl::StrCat("tensor ", unit.tensor()), ShapeText(tensor),
-               BoxText(unit.box(), tensor), owners, absl::StrCat(unit.methods_size()), MethodsText(unit),
+               BoxText(unit.box(), tensor), owners, absl::StrCat(unit.methods_size()), MethodsText(unit, group),
                SecondsText(unit.cost_seconds()), Percent(unit.cost_seconds(), total)});
   }
   return table.Text();

@@ -90,7 +90,11 @@ class Autotuner::Session {
   static double Work(const plan::ShapeClass& units, const kernels::Method& method) {
     const kernels::Optimizer optimizer = plan::ToOptimizer(units.optimizer);
     double work = static_cast<double>(units.shape.rows * units.shape.cols);
-    if (optimizer.needs_whole_matrix()) {
+    if (optimizer.orthogonalizer == kernels::Orthogonalizer::kTopK) {
+      const auto [rows, cols] = units.shape;
+      const auto [products, small] = kernels::TopKFlops(rows, cols, plan::LargestRank(optimizer, units.shape));
+      work += products + small;
+    } else if (optimizer.needs_whole_matrix()) {
       const kernels::MatrixShape of = plan::OrthogonalizedShape(optimizer, units.shape);
       work += kernels::NewtonSchulzFlops(method, of.rows, of.cols, optimizer.newton_schulz.iterations);
     }

@@ -21,11 +21,22 @@ namespace {
 
 constexpr size_t kMaxQueuedInputs = 100'000;  // a bound for a flood; a job queues a few a worker
 
-// Equal hyper-parameters, equal bytes.
+// What must be the same on all workers: equal settings, equal bytes.
 std::string Serialized(const v1::StepRequest& request) {
-  v1::StepRequest hypers_only;
-  *hypers_only.mutable_hypers() = request.hypers();
-  return hypers_only.SerializeAsString();
+  v1::StepRequest settings_only;
+  *settings_only.mutable_hypers() = request.hypers();
+  *settings_only.mutable_row_factors() = request.row_factors();
+  return settings_only.SerializeAsString();
+}
+
+absl::Status ValidateSettings(const v1::JobSpec& job, const v1::StepRequest& request) {
+  std::vector<const v1::Hyper*> hypers;
+  for (const v1::Hyper& hyper : request.hypers()) hypers.push_back(&hyper);
+  DMUON_RETURN_IF_ERROR(wire::ValidateHypers(job, hypers));
+  for (const v1::RowFactors& rows : request.row_factors()) {
+    DMUON_RETURN_IF_ERROR(wire::ValidateRowFactors(job, rows));
+  }
+  return absl::OkStatus();
 }
 
 // Stands for the content of a registration: job and shards, not the session.
@@ -231,9 +242,7 @@ void Job::ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest r
         reply(SteppedResponse(step, replayed));
       });
   const std::string hypers = Serialized(request);
-  std::vector<const v1::Hyper*> parsed;
-  for (const v1::Hyper& hyper : request.hypers()) parsed.push_back(&hyper);
-  if (absl::Status status = wire::ValidateHypers(spec_, parsed);
+  if (absl::Status status = ValidateSettings(spec_, request);
       !status.ok() && core_.generation() != 0) {
     CarryOut({action::ReplyTo{ticket, status}});
     return;
@@ -322,12 +331,13 @@ absl::Status Job::GiveArena(SessionId session) {
 }
 
 void Job::RunStep(uint64_t step, absl::Time deadline) {
-  std::vector<kernels::Hyper> hypers;
-  for (const v1::Hyper& hyper : step_request_.hypers()) hypers.push_back(ToHyper(hyper));
+  StepSettings settings;
+  for (const v1::Hyper& hyper : step_request_.hypers()) settings.hypers.push_back(ToHyper(hyper));
+  settings.row_factors.assign(step_request_.row_factors().begin(), step_request_.row_factors().end());
   look_at_ = absl::InfiniteFuture();
   StepReport report;
   const absl::Time begin = MonotonicNow();
-  const absl::Status status = pipeline_->Run(step, hypers, deadline, report);
+  const absl::Status status = pipeline_->Run(step, settings, deadline, report);
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   environment_.metrics->Observe(MetricId::kStepBarrierWait, {job_id_},
                                 absl::ToDoubleSeconds(begin - first_arrival_));

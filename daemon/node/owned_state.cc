@@ -38,11 +38,15 @@ OwnedUnit OwnedState::MakeUnit(const v1::Unit& planned, uint32_t index) const {
   unit.group = tensor.group();
   unit.layout = Layout(tensor, wire::FromProto(planned.box()));
   size_t elements = 0;
+  size_t updates = 0;
   for (const kernels::MatrixShape& shape : plan::MatricesOf(tensor, unit.box())) {
     OwnedMatrix& matrix = unit.matrices.emplace_back();
     matrix.shape = shape;
     matrix.first = elements;
     elements += static_cast<size_t>(shape.rows * shape.cols);
+    matrix.first_update = updates;
+    matrix.update_size = kernels::UpdateSize(optimizers_[unit.group], shape.rows, shape.cols);
+    updates += matrix.update_size;
     if (const auto m = static_cast<int>(unit.matrices.size()) - 1; m < planned.methods_size()) {
       matrix.method = plan::FromProto(planned.methods(m));
     }
@@ -146,7 +150,7 @@ OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSou
 
 absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
   OwnedUnit& unit = units_[i];
-  update_.resize(unit.weight.size());
+  update_.resize(unit.matrices.back().first_update + unit.matrices.back().update_size);
   for (OwnedMatrix& matrix : unit.matrices) {
     kernels::Method method = matrix.method;
     absl::Status status = Orthogonalize(unit, matrix, method, hyper, clip, work);
@@ -167,24 +171,53 @@ absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, do
 
 absl::Status OwnedState::Orthogonalize(OwnedUnit& unit, OwnedMatrix& matrix, const kernels::Method& method,
                                        const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
-  const kernels::Optimizer& optimizer = optimizers_[unit.group];
-  const kernels::NewtonSchulz& newton_schulz = optimizer.newton_schulz;
-  const kernels::MatrixView direction = backend_->Direction(optimizer, hyper, clip, matrix.of(unit.gradient),
-                                                            StateOf(unit, matrix), matrix.of(update_));
-  ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
-  work.iterations += static_cast<uint64_t>(newton_schulz.iterations);
-  work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, newton_schulz.iterations);
-  return backend_->Orthogonalize(newton_schulz, method, direction, scratch_);
+  const kernels::Optimizer& row = optimizers_[unit.group];
+  const kernels::UnitState state = StateOf(unit, matrix);
+  const std::span<float> update = matrix.update_in(update_);
+  const kernels::MatrixView direction =
+      backend_->Direction(row, hyper, clip, matrix.of(unit.gradient), state, update);
+  if (row.orthogonalizer == kernels::Orthogonalizer::kTopK) {
+    const auto [rows, cols] = matrix.shape;
+    const auto [products, small] =
+        kernels::TopKFlops(rows, cols, kernels::RankAt(row.top_k, state.step, std::min(rows, cols)));
+    work.flops += products + small;
+  } else {
+    const int iterations = row.newton_schulz.iterations;
+    ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
+    work.iterations += static_cast<uint64_t>(iterations);
+    work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, iterations);
+  }
+  return backend_->OrthogonalizeDirection(row, method, direction, state, update, scratch_);
 }
 
 void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {
   OwnedUnit& unit = units_[i];
   for (OwnedMatrix& matrix : unit.matrices) {
     kernels::UnitState state = StateOf(unit, matrix);
-    const std::span<float> update = is_matrix(i) ? matrix.of(update_) : std::span<float>();
+    const std::span<float> update = is_matrix(i) ? matrix.update_in(update_) : std::span<float>();
     backend_->Apply(optimizer(i), hyper, clip, matrix.of(unit.gradient), update, state);
   }
   ++unit.updates;
+}
+
+void OwnedState::MultiplyRows(size_t i, std::span<const v1::RowFactors> rows) {
+  OwnedUnit& unit = units_[i];
+  const int64_t begin = unit.box().offset[0];
+  const int64_t end = begin + unit.box().length[0];
+  for (const v1::RowFactors& of : rows) {
+    if (of.tensor() != unit.tensor) continue;
+    for (int k = 0; k < of.factors_size(); ++k) {
+      const int64_t first = of.first_row() + k * of.rows_each();
+      wire::Box head = unit.box();
+      head.offset[0] = std::max(first, begin);
+      head.length[0] = std::min(first + of.rows_each(), end) - head.offset[0];
+      if (head.length[0] <= 0) continue;
+      unit.layout.ForEachRun(head, [&](const wire::Run& run) {
+        backend_->Multiply(of.factors(k), std::span(unit.weight).subspan(static_cast<size_t>(run.a),
+                                                                         static_cast<size_t>(run.count)));
+      });
+    }
+  }
 }
 
 kernels::UnitState OwnedState::StateOf(OwnedUnit& unit, OwnedMatrix& matrix) const {

@@ -39,6 +39,13 @@ struct OwnedMatrix {
   kernels::Method method;                 // of its Newton-Schulz
   std::vector<std::vector<float>> state;  // of the optimizer, in the order of kernels::StateTensors
 
+  // Its part of a slot's updates: the matrix, and behind it what kernels::UpdateSize adds.
+  size_t first_update = 0;
+  size_t update_size = 0;
+
+  [[nodiscard]] std::span<float> update_in(std::vector<float>& updates) const {
+    return std::span(updates).subspan(first_update, update_size);
+  }
   [[nodiscard]] std::span<float> of(std::vector<float>& buffer) const {
     return std::span(buffer).subspan(first, static_cast<size_t>(shape.rows * shape.cols));
   }
@@ -72,6 +79,12 @@ struct OwnedUnit {
   }
 };
 
+// What a step brings beside gradients, the same on all workers.
+struct StepSettings {
+  std::vector<kernels::Hyper> hypers;  // by group
+  std::vector<v1::RowFactors> row_factors;
+};
+
 // What a scheduler may change of a group.
 kernels::Hyper ToHyper(const v1::Hyper& hyper);
 
@@ -103,6 +116,9 @@ class OwnedState {
 
   // Weight decay, weight, momentum and update count of all matrices of the unit, together.
   void Apply(size_t i, const kernels::Hyper& hyper, double clip);
+
+  // Multiplies the unit's part of the rows that `rows` names, in its tensor, by their factors.
+  void MultiplyRows(size_t i, std::span<const v1::RowFactors> rows);
 
   // Writes the unit's part of each worker's parameter box, cast to the job's dtype; `only_rank` < 0:
   // of all workers.

@@ -28,12 +28,13 @@ constexpr double kClipEps = 1e-6;
 // Where the state is with the initial parameters; step k takes it to k + kLoaded.
 constexpr uint64_t kLoaded = 1;
 
-std::string DigestOf(const std::vector<kernels::Hyper>& hypers) {
+std::string DigestOf(const StepSettings& settings) {
   std::string numbers;
-  for (const kernels::Hyper& hyper : hypers) {
+  for (const kernels::Hyper& hyper : settings.hypers) {
     const std::array values = {hyper.lr, hyper.weight_decay, hyper.momentum, hyper.beta2};
     numbers.append(reinterpret_cast<const char*>(values.data()), sizeof(values));
   }
+  for (const v1::RowFactors& rows : settings.row_factors) numbers.append(rows.SerializeAsString());
   return Sha256Hex(std::array{numbers});
 }
 
@@ -94,10 +95,10 @@ absl::Status StepPipeline::Initialize(absl::Time deadline) {
   return Reach(kLoaded, {}, deadline, report);
 }
 
-absl::Status StepPipeline::Run(uint64_t step, const Hypers& hypers, absl::Time deadline,
+absl::Status StepPipeline::Run(uint64_t step, const StepSettings& settings, absl::Time deadline,
                                StepReport& report) {
   report.step = step;
-  return Reach(step + kLoaded, hypers, deadline, report);
+  return Reach(step + kLoaded, settings, deadline, report);
 }
 
 absl::Status StepPipeline::Help(absl::Time deadline) {
@@ -108,13 +109,13 @@ absl::Status StepPipeline::Help(absl::Time deadline) {
 bool StepPipeline::IsAheadOf(uint64_t step) const { return reached_ > step + kLoaded; }
 
 // A node that is a step ahead helps the others to where it is, before it asks for more.
-absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
+absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, absl::Time deadline,
                                  StepReport& report) {
   StageTimer timer(report.stage_seconds);
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
   if (reached_ < target) {
-    mine.set_hypers(DigestOf(hypers));
+    mine.set_hypers(DigestOf(settings));
     mine.set_resubmitted(reduction_.outdated());
   }
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
@@ -125,7 +126,7 @@ absl::Status StepPipeline::Reach(uint64_t target, const Hypers& hypers, absl::Ti
         })->target();
     DMUON_RETURN_IF_ERROR(Check(reports, lowest));
     timer.Charge(Stage::kSubmit);
-    DMUON_RETURN_IF_ERROR(Round(lowest, reports, hypers, deadline, report));
+    DMUON_RETURN_IF_ERROR(Round(lowest, reports, settings, deadline, report));
     if (lowest == target) return absl::OkStatus();
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
@@ -144,7 +145,7 @@ absl::StatusOr<StepPipeline::Reports> StepPipeline::Assemble(const v1::PeerRepor
   return Tell(mine, deadline);
 }
 
-absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const Hypers& hypers,
+absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const StepSettings& settings,
                                  absl::Time deadline, StepReport& report) {
   const bool behind = std::any_of(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
     return r.reached() < target;
@@ -152,9 +153,9 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
   if (behind && target == kLoaded) {
     DMUON_RETURN_IF_ERROR(Load(deadline));
   } else if (behind) {
-    DMUON_RETURN_IF_ERROR(Advance(target, reports, hypers, deadline, report));
+    DMUON_RETURN_IF_ERROR(Advance(target, reports, settings, deadline, report));
   }
-  if (!verdict_.skip()) DMUON_RETURN_IF_ERROR(Publish(target, hypers, deadline, report));
+  if (!verdict_.skip()) DMUON_RETURN_IF_ERROR(Publish(target, settings, deadline, report));
   v1::PeerReport mine = ReportOf(target);
   SetStatus(failure_, mine);
   StageTimer timer(report.stage_seconds);
@@ -182,7 +183,7 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
+absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, const StepSettings& settings,
                                    absl::Time deadline, StepReport& report) {
   if (reached_ < target) {
     for (uint32_t node = 0; node < reports.size(); ++node) {
@@ -207,7 +208,7 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   } else {
     v1::PeerReport mine = ReportOf(target);
     StageTimer reduce(report.stage_seconds);
-    *mine.mutable_verdict() = Judge(hypers);
+    *mine.mutable_verdict() = Judge(settings);
     DMUON_ASSIGN_OR_RETURN(const Reports judged, Tell(mine, deadline));
     reduce.Charge(Stage::kReduce);
     for (const v1::PeerReport& r : judged) {
@@ -225,7 +226,7 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
 }
 
 // The update comes here, because its values leave as they are done.
-absl::Status StepPipeline::Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
+absl::Status StepPipeline::Publish(uint64_t target, const StepSettings& settings, absl::Time deadline,
                                    StepReport& report) {
   const uint64_t step = target - kLoaded;
   const bool early = overlap_ && reached_ < target;
@@ -239,7 +240,7 @@ absl::Status StepPipeline::Publish(uint64_t target, const Hypers& hypers, absl::
   if (reached_ < target) {
     const double clip = Conclude(verdict_).clip;
     failure_ = RunSlots(*slots_, report, [&](size_t slot, SlotWork& work) {
-      Update(slot, hypers, clip, step, early, mail, work);
+      Update(slot, settings, clip, step, early, mail, work);
     });
     if (failure_.ok()) reached_ = target;  // else all are told at the end of the round
   }

@@ -59,7 +59,7 @@ class StepPipeline {
   // FAILED_PRECONDITION: a gradient is missing; nothing changed. PEER_LOST (ABORTED or
   // DEADLINE_EXCEEDED): another node; call again. INTERNAL: the state is broken.
   // OK: applied or skipped, on all nodes, and delivered to all attached workers of this one.
-  absl::Status Run(uint64_t step, const std::vector<kernels::Hyper>& hypers, absl::Time deadline,
+  absl::Status Run(uint64_t step, const StepSettings& settings, absl::Time deadline,
                    StepReport& report);
 
   // Between steps: collects, and sends, a bucket of the next step's gradients if all workers have submitted
@@ -85,18 +85,17 @@ class StepPipeline {
   [[nodiscard]] const OwnedState& slot_state(size_t slot) const { return *states_[slot]; }
 
  private:
-  using Hypers = std::vector<kernels::Hyper>;
   using Reports = std::vector<v1::PeerReport>;
 
   void Connect();  // the units to the messages
-  absl::Status Reach(uint64_t target, const Hypers& hypers, absl::Time deadline,
+  absl::Status Reach(uint64_t target, const StepSettings& settings, absl::Time deadline,
                      StepReport& report);
-  absl::Status Round(uint64_t target, const Reports& reports, const Hypers& hypers,
+  absl::Status Round(uint64_t target, const Reports& reports, const StepSettings& settings,
                      absl::Time deadline, StepReport& report);
   absl::Status Load(absl::Time deadline);
-  absl::Status Advance(uint64_t target, const Reports& reports, const Hypers& hypers,
+  absl::Status Advance(uint64_t target, const Reports& reports, const StepSettings& settings,
                        absl::Time deadline, StepReport& report);
-  absl::Status Publish(uint64_t target, const Hypers& hypers, absl::Time deadline,
+  absl::Status Publish(uint64_t target, const StepSettings& settings, absl::Time deadline,
                        StepReport& report);
 
   absl::StatusOr<Reports> Assemble(const v1::PeerReport& mine, absl::Time deadline);
@@ -109,10 +108,10 @@ class StepPipeline {
 
   void CopyParameters(const Piece& piece, Message& message) const;
   absl::Status LoadUnits();
-  v1::StepVerdict Judge(const Hypers& hypers) const;
+  v1::StepVerdict Judge(const StepSettings& settings) const;
   Verdict Conclude(const v1::StepVerdict& verdict) const;
   // One slot's units; `early`: sent and marked as they are done.
-  void Update(size_t slot, const Hypers& hypers, double clip, uint64_t step, bool early,
+  void Update(size_t slot, const StepSettings& settings, double clip, uint64_t step, bool early,
               MailExchange* mail, SlotWork& work);
   void DeliverAsTheyArrive(MailExchange& mail, uint64_t step);
   void DeliverArrivals(int64_t only_rank);

@@ -31,7 +31,7 @@ struct Verdict {
   double clip = 1.0;
 };
 
-// What Newton-Schulz did.
+// What Newton-Schulz did, and what stands in its place.
 struct NewtonSchulzWork {
   uint64_t calls = 0;  // matrices
   uint64_t iterations = 0;

@@ -70,14 +70,14 @@ absl::Status StepPipeline::LoadUnits() {
 }
 
 // All gradients of this node's units are in.
-v1::StepVerdict StepPipeline::Judge(const Hypers& hypers) const {
+v1::StepVerdict StepPipeline::Judge(const StepSettings& settings) const {
   v1::StepVerdict verdict;
   double sum_squares = 0.0;
   for (const auto& state : states_) {
     for (size_t i = 0; i < state->size(); ++i) {
       const OwnedUnit& unit = state->unit(i);
       if (reduction_.skipped(unit.tensor)) continue;
-      const double bound = kernels::LargestSafeGradient(state->optimizer(i), hypers[unit.group]);
+      const double bound = kernels::LargestSafeGradient(state->optimizer(i), settings.hypers[unit.group]);
       if (unit.stats.finite && unit.stats.max_abs <= bound) {
         sum_squares += unit.stats.sum_squares;
         continue;
@@ -96,7 +96,7 @@ v1::StepVerdict StepPipeline::Judge(const Hypers& hypers) const {
   return verdict;
 }
 
-void StepPipeline::Update(size_t slot, const Hypers& hypers, double clip, uint64_t step,
+void StepPipeline::Update(size_t slot, const StepSettings& settings, double clip, uint64_t step,
                           bool early, MailExchange* mail, SlotWork& work) {
   OwnedState& state = *states_[slot];
   StageTimer timer(work.seconds);
@@ -104,11 +104,12 @@ void StepPipeline::Update(size_t slot, const Hypers& hypers, double clip, uint64
     const OwnedUnit& unit = state.unit(i);
     if (!reduction_.skipped(unit.tensor)) {
       if (state.is_matrix(i)) {
-        work.status = state.Orthogonalize(i, hypers[unit.group], clip, work.newton_schulz);
+        work.status = state.Orthogonalize(i, settings.hypers[unit.group], clip, work.newton_schulz);
         if (!work.status.ok()) return;
         timer.Charge(Stage::kOrthogonalize);
       }
-      state.Apply(i, hypers[unit.group], clip);
+      state.Apply(i, settings.hypers[unit.group], clip);
+      state.MultiplyRows(i, settings.row_factors);
       timer.Charge(Stage::kApply);
     }
     // The way to another node is the longer one.

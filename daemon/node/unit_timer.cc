@@ -66,7 +66,7 @@ struct UnitTimer::Bench {
     if (optimizer.needs_whole_matrix()) {
       result = update;
       const kernels::MatrixView x = backend.Direction(optimizer, kHyper, 1.0, gradient, unit, result);
-      status.Update(backend.Orthogonalize(optimizer.newton_schulz, method, x, scratch));
+      status.Update(backend.OrthogonalizeDirection(optimizer, method, x, unit, result, scratch));
       if (keep) kept.assign(x.data, x.data + x.rows * x.cols);
     }
     backend.Apply(optimizer, kHyper, 1.0, gradient, result, unit);
@@ -101,7 +101,7 @@ void UnitTimer::Prepare(const Class& units) {
     bench.updates = 0;
     bench.status = absl::OkStatus();
     bench.weight.assign(elements, 0.0F);
-    bench.update.resize(elements);
+    bench.update.resize(kernels::UpdateSize(units.optimizer, units.shape.rows, units.shape.cols));
     bench.state.clear();
     for (const kernels::StateTensor& tensor :
          kernels::StateTensors(units.optimizer, units.shape.rows, units.shape.cols)) {

@@ -30,7 +30,12 @@ double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShap
   for (const kernels::MatrixShape& matrix : matrices) {
     seconds += kernels::ElementwiseBytes(matrix.rows * matrix.cols, StateElements(optimizer, matrix)) /
                speed.bytes_per_second;
-    if (!optimizer.needs_whole_matrix()) continue;
+    if (optimizer.orthogonalizer == kernels::Orthogonalizer::kTopK) {
+      const kernels::TopKOperations operations =
+          kernels::TopKFlops(matrix.rows, matrix.cols, LargestRank(optimizer, matrix));
+      seconds += operations.products / speed.flops_per_second + operations.small / speed.small_flops_per_second;
+    }
+    if (optimizer.orthogonalizer != kernels::Orthogonalizer::kNewtonSchulz) continue;
     const auto [rows, cols] = OrthogonalizedShape(optimizer, matrix);
     seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, matrix), rows, cols, optimizer.newton_schulz.iterations) /
                speed.flops_per_second;

@@ -18,6 +18,8 @@ namespace dmuon::plan {
 // matrices weigh more against element-wise units.
 struct SlotSpeed {
   double flops_per_second = 5e10;
+  // In double, on matrices that the core's cache holds.
+  double small_flops_per_second = 5e9;
   double bytes_per_second = 8e9;
   // Bookkeeping of any unit, so that a thousand tiny ones are not free.
   double seconds_per_unit = 5e-6;
@@ -27,8 +29,8 @@ struct SlotSpeed {
 // More keeps units next to the workers that hold them, on slots that are fuller.
 inline constexpr double kSecondsPerWireByte = 1e-9;
 
-// Newton-Schulz plus the bytes that the step reads and writes, of all that a unit holds (MatricesOf). No matrix
-// is empty. Depends on shapes and optimizer alone.
+// Newton-Schulz, or top-k at its largest rank, plus the bytes that the step reads and writes, of all that a unit
+// holds (MatricesOf). No matrix is empty. Depends on shapes and optimizer alone.
 double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices,
                    const SlotSpeed& speed = {});
 

@@ -20,7 +20,14 @@ kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, co
   return shape;
 }
 
+int64_t LargestRank(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix) {
+  const kernels::TopK& top_k = optimizer.top_k;
+  const int64_t s = std::min(matrix.rows, matrix.cols);
+  return std::max(kernels::RankAt(top_k, 0, s), kernels::RankAt(top_k, top_k.rank_steps, s));
+}
+
 std::vector<kernels::Method> AllowedMethods(const v1::Group& group) {
+  if (ToOptimizer(group).orthogonalizer != kernels::Orthogonalizer::kNewtonSchulz) return {kernels::Method()};
   std::vector<kernels::Method> methods;
   for (int i = 0; i < kernels::kMethods; ++i) {
     const kernels::Method method = kernels::MethodAt(i);

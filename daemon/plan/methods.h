@@ -4,6 +4,7 @@
 // How each matrix is orthogonalised. The choice is part of the plan, so all owners of a matrix agree on its bits.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "dmuon/v1/tensor.pb.h"
@@ -14,11 +15,14 @@ namespace dmuon::plan {
 // What Newton-Schulz works on: the matrix, or as many lines of its shorter side as the optimizer selects.
 kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix);
 
-// Both forms, at the precision that the group asks for, or at both. Only for groups that orthogonalise.
+// Both forms, at the precision that the group asks for, or at both; only one where there is no Newton-Schulz.
 std::vector<kernels::Method> AllowedMethods(const v1::Group& group);
 
+// The largest rank that top-k has on this matrix.
+int64_t LargestRank(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix);
+
 // By operation counts: the Gram form where it saves a twentieth or more, in fp32 unless the group asks for
-// bf16. Only for groups that orthogonalise.
+// bf16. Where there is no Newton-Schulz, standard fp32, which then means nothing.
 kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape& matrix);
 
 v1::Method ToProto(const kernels::Method& method);

@@ -23,6 +23,8 @@ kernels::Optimizer RowOf(v1::Variant variant) {
       return kernels::Mona();
     case v1::VARIANT_DION2:
       return kernels::Dion2();
+    case v1::VARIANT_NUMUON:
+      return kernels::NuMuon();
     default:
       return kernels::Muon();
   }
@@ -34,7 +36,7 @@ kernels::Momentum Or(v1::MomentumForm form, kernels::Momentum own) {
   return form == v1::MOMENTUM_FORM_ACCUMULATE ? kernels::Momentum::kAccumulate : own;
 }
 
-kernels::CoefficientSet Or(v1::CoefficientSet set, kernels::CoefficientSet own) {
+kernels::Polynomials Or(v1::CoefficientSet set, const kernels::Polynomials& own) {
   switch (set) {
     case v1::COEFFICIENT_SET_JORDAN:
       return kernels::CoefficientSet::kJordan;
@@ -81,14 +83,27 @@ kernels::WeightDecay ToWeightDecay(v1::WeightDecay form) {
 
 void SetNewtonSchulz(const v1::MuonOptions& options, kernels::NewtonSchulz& newton_schulz) {
   newton_schulz.coefficients = Or(options.coefficients(), newton_schulz.coefficients);
+  if (options.polynomials_size() > 0) {
+    std::vector<kernels::Quintic> list;
+    for (const v1::Quintic& q : options.polynomials()) list.push_back({q.a(), q.b(), q.c()});
+    newton_schulz.coefficients = kernels::Polynomials(list);
+  }
   newton_schulz.eps_mode = Or(options.eps_mode(), newton_schulz.eps_mode);
   if (options.iterations() != 0) newton_schulz.iterations = options.iterations();
   if (options.has_eps()) newton_schulz.eps = options.eps();
 }
 
+void SetTopK(const v1::MuonOptions& options, kernels::TopK& top_k) {
+  if (options.has_rank_start()) top_k.rank_start = options.rank_start();
+  if (options.has_rank_end()) top_k.rank_end = options.rank_end();
+  top_k.rank_steps = options.rank_steps();
+  if (options.rank_schedule() == v1::RANK_SCHEDULE_LINEAR) top_k.schedule = kernels::RankSchedule::kLinear;
+}
+
 kernels::Optimizer MuonOf(const v1::MuonOptions& options) {
   kernels::Optimizer row = RowOf(options.variant());
   SetNewtonSchulz(options, row.newton_schulz);
+  SetTopK(options, row.top_k);
   row.momentum = Or(options.momentum_form(), row.momentum);
   row.weight_decay = ToWeightDecay(options.weight_decay());
   if (options.has_nesterov()) row.nesterov = options.nesterov();
@@ -111,6 +126,26 @@ kernels::Optimizer MuonOf(const v1::MuonOptions& options) {
   return row;
 }
 
+// A setting of Newton-Schulz; "" when there is none.
+std::string OfNewtonSchulz(const v1::MuonOptions& options) {
+  if (options.coefficients() != v1::COEFFICIENT_SET_UNSPECIFIED) return "coefficients";
+  if (options.polynomials_size() > 0) return "polynomials";
+  if (options.iterations() != 0) return "iterations";
+  if (options.eps_mode() != v1::EPS_MODE_UNSPECIFIED) return "eps_mode";
+  if (options.has_eps()) return "eps";
+  if (options.precision() == v1::PRECISION_BF16) return "precision bf16";
+  return "";
+}
+
+// A setting of top-k.
+std::string OfTopK(const v1::MuonOptions& options) {
+  if (options.has_rank_start()) return "rank_start";
+  if (options.has_rank_end()) return "rank_end";
+  if (options.rank_steps() != 0) return "rank_steps";
+  if (options.rank_schedule() != v1::RANK_SCHEDULE_UNSPECIFIED) return "rank_schedule";
+  return "";
+}
+
 // A setting of a stage that the variant does not have; "" when there is none.
 std::string Meaningless(const v1::MuonOptions& options) {
   const kernels::Optimizer row = RowOf(options.variant());
@@ -123,7 +158,7 @@ std::string Meaningless(const v1::MuonOptions& options) {
   const bool to_rms = options.rescale() == v1::RESCALE_UNSPECIFIED ? row.rescale == kernels::Rescale::kRms
                                                                   : options.rescale() == v1::RESCALE_RMS;
   if (options.has_rms() && !to_rms) return "rms";
-  return "";
+  return row.orthogonalizer == kernels::Orthogonalizer::kTopK ? OfNewtonSchulz(options) : OfTopK(options);
 }
 
 }  // namespace
@@ -148,6 +183,10 @@ absl::Status ValidateOptimizers(const v1::JobSpec& job) {
       std::string variant = v1::Variant_Name(group.muon().variant());
       return wire::InvalidField(
           absl::StrCat("group '", group.name(), "': ", field, " means nothing to ", variant));
+    }
+    if (group.muon().has_rank_end() && group.muon().rank_steps() == 0) {
+      return wire::InvalidField(
+          absl::StrCat("group '", group.name(), "': rank_end means nothing without rank_steps"));
     }
     if (absl::Status status = kernels::Validate(ToOptimizer(group)); !status.ok()) {
       return wire::InvalidField(absl::StrCat("group '", group.name(), "': ", status.message()));

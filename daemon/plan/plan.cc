@@ -16,6 +16,7 @@
 #include "daemon/base/sha256.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/methods.h"
+#include "daemon/plan/optimizers.h"
 #include "daemon/plan/ownership.h"
 #include "daemon/plan/routes.h"
 #include "daemon/plan/units.h"

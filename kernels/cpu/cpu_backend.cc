@@ -9,6 +9,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/stages.h"
 #include "kernels/cpu/team.h"
+#include "kernels/cpu/top_k.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -74,6 +75,11 @@ class CpuBackend final : public Backend {
   absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                              Scratch& scratch) override {
     return OrthogonalizeFloat(newton_schulz, method, x, scratch);
+  }
+
+  absl::Status OrthogonalizeTopK(const TopK& top_k, int64_t step, MatrixView x, MatrixView basis,
+                                 Scratch& scratch) override {
+    return OrthogonalizeTopKFloat(top_k, step, x, basis, scratch);
   }
 
   void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,

@@ -55,7 +55,7 @@ class Run {
     float* gram = Square(kGram);
     float* poly = Square(kPoly);
     for (int i = 0; i < newton_schulz_.iterations; ++i) {
-      const Quintic q = Coefficient(newton_schulz_.coefficients, i);
+      const Quintic q = newton_schulz_.coefficients.at(i);
       Gram(gram);
       Multiply(gram, gram, q.c, q.b, gram, poly);
       MultiplyMatrix(poly, q.a);
@@ -70,7 +70,7 @@ class Run {
     bool fresh = true;  // nothing has been put into `factor` since the matrix moved
     for (int i = 0; i < newton_schulz_.iterations; ++i) {
       if (fresh) Gram(gram);
-      const Quintic q = Coefficient(newton_schulz_.coefficients, i);
+      const Quintic q = newton_schulz_.coefficients.at(i);
       Multiply(gram, gram, q.c, q.b, gram, poly);
       if (fresh) {
         std::copy_n(poly, s_ * s_, factor);

@@ -57,8 +57,8 @@ uint16_t NearestBf16(float value) {
 struct WideState {
   explicit WideState(const UnitState& from)
       : weight(Wide(from.weight)), momentum(Wide(from.momentum)), second_moment(Wide(from.second_moment)),
-        column_moment(Wide(from.column_moment)), slow_gradient(Wide(from.slow_gradient)),
-        state{from.rows, from.cols, weight, momentum, second_moment, column_moment, slow_gradient, from.step} {}
+        column_moment(Wide(from.column_moment)), slow_gradient(Wide(from.slow_gradient)), basis(Wide(from.basis)),
+        state{from.rows, from.cols, weight, momentum, second_moment, column_moment, slow_gradient, basis, from.step} {}
 
   void RoundTo(UnitState& to) const {
     Round(weight, to.weight);
@@ -66,10 +66,11 @@ struct WideState {
     Round(second_moment, to.second_moment);
     Round(column_moment, to.column_moment);
     Round(slow_gradient, to.slow_gradient);
+    Round(basis, to.basis);
     to.step = state.step;
   }
 
-  std::vector<double> weight, momentum, second_moment, column_moment, slow_gradient;
+  std::vector<double> weight, momentum, second_moment, column_moment, slow_gradient, basis;
   BasicUnitState<double> state;
 };
 
@@ -132,20 +133,19 @@ class ReferenceBackend final : public Backend {
       return absl::InvalidArgumentError(absl::StrCat("matrix is ", x.rows, " x ", x.cols,
                                                      "; each dimension must be at least 0"));
     }
-    const std::span<float> values(x.data,
-                                  static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
-    std::vector<double> wide = Wide(values);
-    if (!Finite(wide)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("input of Newton-Schulz is not finite (", x.rows, " x ", x.cols, ")"));
-    }
-    reference::Orthogonalize(newton_schulz, x.rows, x.cols, wide);
-    if (!Finite(wide)) {
-      return absl::InternalError(absl::StrCat("Newton-Schulz of a finite ", x.rows, " x ", x.cols,
-                                              " matrix gave a non-finite result"));
-    }
-    Round(wide, values);
-    return absl::OkStatus();
+    return Rounded("Newton-Schulz", x, [&](std::span<double> wide) {
+      reference::Orthogonalize(newton_schulz, x.rows, x.cols, wide);
+    });
+  }
+
+  absl::Status OrthogonalizeTopK(const TopK& top_k, int64_t step, MatrixView x, MatrixView basis,
+                                 Scratch& /*scratch*/) override {
+    std::vector<double> vectors = Wide({basis.data, static_cast<size_t>(basis.rows * basis.cols)});
+    absl::Status status = Rounded("top-k", x, [&](std::span<double> wide) {
+      reference::OrthogonalizeTopK(RankAt(top_k, step, std::min(x.rows, x.cols)), x.rows, x.cols, wide, vectors);
+    });
+    if (status.ok()) Round(vectors, {basis.data, vectors.size()});
+    return status;
   }
 
   void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
@@ -154,6 +154,25 @@ class ReferenceBackend final : public Backend {
     std::vector<double> direction = Wide(update);
     ApplyStep<double>(optimizer, hyper, clip, Wide(gradient), direction, wide.state);
     wide.RoundTo(state);
+  }
+
+ private:
+  // x <- f(x), which works in double.
+  template <typename F>
+  static absl::Status Rounded(const char* what, MatrixView x, F f) {
+    const std::span<float> values(x.data, static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
+    std::vector<double> wide = Wide(values);
+    if (!Finite(wide)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input of ", what, " is not finite (", x.rows, " x ", x.cols, ")"));
+    }
+    f(wide);
+    if (!Finite(wide)) {
+      return absl::InternalError(
+          absl::StrCat(what, " of a finite ", x.rows, " x ", x.cols, " matrix gave a non-finite result"));
+    }
+    Round(wide, values);
+    return absl::OkStatus();
   }
 };
 

@@ -31,15 +31,10 @@ std::vector<float> Start(size_t size) {
 }  // namespace
 
 double LargestSingularValue(const NewtonSchulz& newton_schulz) {
-  constexpr int kPoints = 2000;
   double largest = 0.0;
-  for (int i = 1; i <= kPoints; ++i) {
-    // Equally spaced in the logarithm from 1e-6 to 1: small values are amplified most.
-    double x = std::pow(10.0, -6.0 * (1.0 - static_cast<double>(i) / kPoints));
-    for (int k = 0; k < newton_schulz.iterations; ++k) {
-      const Quintic& q = Coefficient(newton_schulz.coefficients, k);
-      x *= q.a + x * x * (q.b + x * x * q.c);
-    }
+  for (int i = 0; i < kSingularGrid; ++i) {
+    double x = SingularGrid(i);
+    for (int k = 0; k < newton_schulz.iterations; ++k) x = newton_schulz.coefficients.at(k).Of(x);
     largest = std::fmax(largest, std::abs(x));
   }
   return largest;

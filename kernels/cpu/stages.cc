@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
 #include <vector>
 
@@ -395,6 +396,8 @@ void ApplyAdam(const Optimizer& optimizer, const Hyper& hyper, double clip, std:
 template <typename T>
 MatrixShape MakeDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
                           const BasicUnitState<T>& state, std::span<T> update) {
+  std::copy(state.basis.begin(), state.basis.end(), update.begin() + static_cast<std::ptrdiff_t>(gradient.size()));
+  update = update.first(gradient.size());
   if (optimizer.selects()) return SelectDirection(optimizer, hyper, clip, gradient, state, update);
   if (optimizer.second_moment == SecondMoment::kFactored) {
     FactoredDirection(optimizer, hyper, clip, gradient, state, update);
@@ -427,6 +430,9 @@ void ApplyStep(const Optimizer& optimizer, const Hyper& hyper, double clip, std:
     ApplyAdam(optimizer, hyper, clip, gradient, state);
     return;
   }
+  const std::span<const T> basis = update.subspan(gradient.size());
+  std::copy(basis.begin(), basis.end(), state.basis.begin());
+  update = update.first(gradient.size());
   const double decay = 1.0 - hyper.lr * hyper.weight_decay;
   double rate = hyper.lr * Scale(optimizer.scale, state.rows, state.cols);
   if (optimizer.selects()) {

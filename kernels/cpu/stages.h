@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// All stages of an optimizer but Newton-Schulz, on one unit, by the calling thread's team (team.h). Loops, and the
-// bits of elements and sums, are those of loops.h; T is double for the reference, float for the cpu backend. Stages
+// All stages of an optimizer but Newton-Schulz and top-k, on one unit, by the calling thread's team (team.h). Loops, and
+// the bits of elements and sums, are those of loops.h; T is double for the reference, float for the cpu backend. Stages
 // that need no sum over the whole unit go over it together, block by block (blocks.h). So a result does not depend
 // on where in a span an element lies, on the CPU, on the team, or on how a tensor was cut into boxes.
 //

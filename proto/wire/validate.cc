@@ -55,6 +55,7 @@ absl::Status ValidateMuon(const v1::MuonOptions& muon, const std::string& what) 
       {"rescale", muon.rescale(), v1::Rescale_IsValid(muon.rescale())},
       {"weight_decay", muon.weight_decay(), v1::WeightDecay_IsValid(muon.weight_decay())},
       {"precision", muon.precision(), v1::Precision_IsValid(muon.precision())},
+      {"rank_schedule", muon.rank_schedule(), v1::RankSchedule_IsValid(muon.rank_schedule())},
   };
   for (const auto& word : words) {
     if (word.known) continue;
@@ -63,6 +64,13 @@ absl::Status ValidateMuon(const v1::MuonOptions& muon, const std::string& what) 
   if (muon.iterations() < 0 || muon.iterations() > 20) {
     return InvalidField(
         absl::StrCat(what, ": iterations is ", muon.iterations(), ", allowed are 1..20"));
+  }
+  if (muon.polynomials_size() > 20) {
+    return InvalidField(
+        absl::StrCat(what, ": ", muon.polynomials_size(), " polynomials, allowed are 0..20"));
+  }
+  if (muon.polynomials_size() > 0 && muon.coefficients() != v1::COEFFICIENT_SET_UNSPECIFIED) {
+    return InvalidField(what + ": has both coefficients and polynomials; must be one of them");
   }
   if (!(muon.eps() >= 0.0) || !std::isfinite(muon.eps())) {
     return InvalidField(absl::StrCat(what, ": eps is ", muon.eps(), ", must be finite and >= 0"));
@@ -252,6 +260,27 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
       return Limit(absl::StrCat("tensor '", tensor.name(), "': ", matrices, " matrices with those before it, allowed are ",
                                 kMaxMatrices, " in a job"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateRowFactors(const v1::JobSpec& job, const v1::RowFactors& rows) {
+  if (rows.tensor() >= static_cast<uint32_t>(job.tensors_size())) {
+    return InvalidField(absl::StrCat("row factors of tensor ", rows.tensor(), ", of ", job.tensors_size()));
+  }
+  const v1::Tensor& tensor = job.tensors(static_cast<int>(rows.tensor()));
+  const std::string what = absl::StrCat("row factors of tensor '", tensor.name(), "'");
+  const int64_t height = tensor.shape_size() > 0 ? tensor.shape(0) : 0;
+  const int64_t first = rows.first_row();
+  const int64_t each = rows.rows_each();
+  // In this order nothing overflows.
+  if (first < 0 || first > height || each < 1 || rows.factors_size() > (height - first) / each) {
+    return InvalidField(absl::StrCat(what, ": ", rows.factors_size(), " times ", each, " rows from row ", first,
+                                     " on, of ", height));
+  }
+  for (int i = 0; i < rows.factors_size(); ++i) {
+    if (rows.factors(i) > 0.0 && rows.factors(i) <= 1.0) continue;  // false for NaN
+    return InvalidField(absl::StrCat(what, ": factor ", i, " is ", rows.factors(i), ", must be in (0, 1]"));
   }
   return absl::OkStatus();
 }

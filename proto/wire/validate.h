@@ -31,6 +31,9 @@ absl::Status ValidateId(absl::string_view id, absl::string_view what);
 // view that says which matrices they are; element-wise optimizers take no view.
 absl::Status ValidateJobSpec(const v1::JobSpec& job);
 
+// Of a tensor of a valid job.
+absl::Status ValidateRowFactors(const v1::JobSpec& job, const v1::RowFactors& rows);
+
 // Learning rates and the like, one a group of a valid job.
 absl::Status ValidateHypers(const v1::JobSpec& job, std::span<const v1::Hyper* const> hypers);
 

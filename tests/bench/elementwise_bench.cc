@@ -68,7 +68,7 @@ class Tensors {
   // Its state tensors are the same memory for all optimizers.
   UnitState State(const Optimizer& optimizer) {
     UnitState state{.rows = side_, .cols = side_, .weight = weight, .momentum = tensors_[0], .second_moment = {},
-                    .column_moment = {}, .slow_gradient = {}, .step = 10};
+                    .column_moment = {}, .slow_gradient = {}, .basis = {}, .step = 10};
     for (const StateTensor& tensor : StateTensors(optimizer, side_, side_)) {
       const auto count = static_cast<size_t>(tensor.rows * tensor.cols);
       if (tensor.name == "second_moment") state.second_moment = std::span(tensors_[1]).first(count);

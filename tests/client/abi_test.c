@@ -70,6 +70,7 @@ static void NullsAreRefusedByName(void) {
   EXPECT_REFUSED(dmuon_submit(NULL, &index, 1, 1), "client");
   EXPECT_REFUSED(dmuon_submit_missing(NULL, &index, 1, 1), "client");
   EXPECT_REFUSED(dmuon_step(NULL, 1, NULL, 0), "client");
+  EXPECT_REFUSED(dmuon_multiply_rows(NULL, 0, 0, 1, NULL, 0), "client");
   EXPECT_REFUSED(dmuon_wait(NULL, 1, 0, NULL), "client");
   EXPECT_REFUSED(dmuon_wait_params(NULL, &index, 1, 1, 0), "client");
   dmuon_close(NULL);

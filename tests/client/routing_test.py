@@ -6,7 +6,7 @@ import pytest
 import torch
 from dmuon_client import _abi
 from dmuon_client import RoutingError, RowBlocks, Rule, route_model
-from dmuon_client.routing import describe
+from dmuon_client.routing import describe, elongated
 from torch import nn
 
 
@@ -79,6 +79,24 @@ def test_rule_by_size():
     model = nn.ModuleDict({"small": nn.Linear(2, 2, bias=False), "large": nn.Linear(9, 9, bias=False)})
     assert routes_of(model, Rule("adamw", max_size=4)) == {"small.weight": "adamw", "large.weight": "muon"}
     assert routes_of(model, Rule("adamw", min_size=81)) == {"small.weight": "muon", "large.weight": "adamw"}
+
+
+def test_a_matrix_with_a_side_below_min_dim_goes_to_adamw_unless_a_rule_names_it():
+    model = nn.ModuleDict({"gate": nn.Linear(16, 1, bias=False), "narrow": nn.Linear(3, 16, bias=False),
+                           "kernel": nn.Conv2d(1, 1, (3, 3), bias=False), "fc": nn.Linear(16, 16, bias=False)})
+    assert routes_of(model) == {"gate.weight": "adamw", "narrow.weight": "muon", "kernel.weight": "adamw", "fc.weight": "muon"}
+    reasons = {r.name: r.reason for r in route_model(model, min_dim=4)}
+    assert reasons["narrow.weight"] == "smaller side 3 below min_dim 4"
+    assert "smaller side 3 below min_dim 4" in describe(route_model(model, min_dim=4))
+    assert routes_of(model, Rule("muon", name="gate.*"))["gate.weight"] == "muon"
+    assert [r.route for r in route_model(model, min_dim=1)] == ["muon"] * 4
+
+
+def test_elongated_are_hidden_matrices_of_aspect_fifty_that_no_rule_names():
+    model = nn.ModuleDict({"table": nn.Linear(4, 200, bias=False), "below": nn.Linear(4, 199, bias=False),
+                           "wide": nn.Linear(600, 12, bias=False), "meant": nn.Linear(4, 400, bias=False)})
+    found = elongated(route_model(model, [Rule("muon", name="meant.*")]))
+    assert [r.name for r in found] == ["table.weight", "wide.weight"]
 
 
 def test_three_dimensions_need_a_rule_and_the_error_names_them():

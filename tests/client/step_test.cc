@@ -20,6 +20,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::FloatEq;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -168,6 +169,33 @@ TEST_F(StepTest, DifferentHyperParametersAreRefusedOnEveryRank) {
     EXPECT_EQ(FailureOf([&] { worker(rank).Wait(1); }).status, DMUON_SPEC_MISMATCH);
   });
   EXPECT_EQ(Step(1, [](uint32_t) { return 1.0F; })[0].skipped, 0);
+}
+
+TEST_F(StepTest, FactorsOnRowsActOnceWithTheNextStep) {
+  Attach(1);
+  worker(0).client().multiply_rows(1, 1, 2, {0.5});
+  worker(0).Run(1, 1.0F);
+  constexpr auto kMoved = 1.0F - static_cast<float>(kRate);
+  EXPECT_THAT(worker(0).params(1), Pointwise(FloatEq(), {kMoved, 0.5F * kMoved, 0.5F * kMoved, kMoved}));
+  worker(0).Run(1, 1.0F);  // a replay
+  EXPECT_THAT(worker(0).params(1), Pointwise(FloatEq(), {kMoved, 0.5F * kMoved, 0.5F * kMoved, kMoved}));
+  worker(0).Run(2, 0.0F);
+  const std::span<float> after = worker(0).params(1);
+  EXPECT_FLOAT_EQ(after[0] - after[1], 0.5F * kMoved);
+  EXPECT_THAT(FailureOf([&] { worker(0).client().multiply_rows(2, 0, 1, {0.5}); }).message, HasSubstr("tensor 2"));
+}
+
+TEST_F(StepTest, RefusedFactorsAreForgottenAndNothingChanges) {
+  Attach(1);
+  worker(0).client().multiply_rows(0, 3, 2, {0.5});
+  const std::vector<float> before = worker(0).Parameters();
+  worker(0).Submit(1, 1.0F);
+  worker(0).Start(1);
+  const Failure failure = FailureOf([&] { worker(0).Wait(1); });
+  EXPECT_EQ(failure.status, DMUON_INVALID_ARGUMENT);
+  EXPECT_THAT(failure.message, HasSubstr("tensor 'matrix': 1 times 2 rows from row 3 on, of 4"));
+  EXPECT_EQ(worker(0).Parameters(), before);
+  EXPECT_EQ(worker(0).Run(1, 1.0F).replayed, 0);
 }
 
 TEST_F(StepTest, AWaitThatTimesOutGoesOnWhenTheOtherRankArrives) {

@@ -17,6 +17,7 @@ FP32 = 1e-5
 # Uneven, fewer rows than ranks, one row, one column, tall, wide.
 SHAPES = {"tall": (29, 8), "wide": (7, 40), "few": (2, 9), "row": (1, 64), "column": (64, 1),
           "square": (16, 16), "vector": (5,)}
+ALL_MATRICES = dict(HYPERS, min_dim=1)  # single rows and columns, too
 
 
 def is_muon(name: str) -> bool:
@@ -27,7 +28,7 @@ def is_muon(name: str) -> bool:
     (1, "rows"), (2, "rows"), (3, "rows"), (2, "replicate")])
 def test_every_sharding_equals_plain_pytorch(pools, daemon, job, workers, layout):
     # cases rows 1, 2, 3, 4, 11, 25, 30, 61
-    runs = pools(workers).run(feed, daemon.address, job, SHAPES, layout=layout)
+    runs = pools(workers).run(feed, daemon.address, job, SHAPES, layout=layout, keywords=ALL_MATRICES)
     reference = feed_plain(SHAPES, is_muon=is_muon)
     for run in runs:
         assert [difference(a, b) <= FP32 for a, b in zip(run["params"], reference, strict=True)] == [True] * 4
@@ -37,7 +38,7 @@ def test_every_sharding_equals_plain_pytorch(pools, daemon, job, workers, layout
 
 def test_sharding_does_not_change_a_bit(pools, daemon, job):
     histories = [[bits(p) for p in pools(workers).run(
-        feed, daemon.address, f"{job}.{workers}.{layout}", SHAPES, layout=layout)[0]["params"]]
+        feed, daemon.address, f"{job}.{workers}.{layout}", SHAPES, layout=layout, keywords=ALL_MATRICES)[0]["params"]]
         for workers, layout in ((1, "rows"), (2, "rows"), (3, "rows"), (2, "replicate"))]
     assert all(history == histories[0] for history in histories)
 
@@ -86,7 +87,7 @@ def test_gradient_norm_is_of_the_whole_gradient_on_all_ranks(pools, daemon, job)
 
 def test_clipping_acts_on_the_raw_gradient(pools, daemon, job):
     hypers = dict(HYPERS, max_grad_norm=0.5)
-    runs = pools(2).run(feed, daemon.address, job, SHAPES, keywords=hypers)
+    runs = pools(2).run(feed, daemon.address, job, SHAPES, keywords=dict(hypers, min_dim=1))
     reference = feed_plain(SHAPES, is_muon=is_muon, hypers=hypers)
     assert difference(runs[0]["params"][-1], reference[-1]) <= FP32
     result = runs[0]["results"][0]
@@ -123,7 +124,7 @@ def test_worker_without_matrices_is_accepted(pools, daemon, job):
     ({"momentum": 0.8}, {"momentum": 0.8}),
 ])
 def test_options_mean_what_they_mean_in_plain_pytorch(pools, daemon, job, keywords, plain):
-    runs = pools(1).run(feed, daemon.address, job, SHAPES, layout="plain", keywords=dict(HYPERS, **keywords))
+    runs = pools(1).run(feed, daemon.address, job, SHAPES, layout="plain", keywords=dict(ALL_MATRICES, **keywords))
     reference = feed_plain(SHAPES, is_muon=is_muon, **plain)
     assert difference(runs[0]["params"][-1], reference[-1]) <= FP32
 
@@ -168,7 +169,8 @@ def test_strides_of_a_gradient_do_not_matter(pools, daemon, job):
 def test_single_row_is_normalised_along_its_momentum(pools, daemon, job):
     # cases row 61: scale x one Newton-Schulz singular value, about 0.7 with Jordan's coefficients
     shapes = {"row": (1, 64), "column": (64, 1)}
-    runs = pools(2).run(feed, daemon.address, job, shapes, steps=1, keywords={"lr": 1.0})
+    runs = pools(2).run(feed, daemon.address, job, shapes, steps=1,
+                        keywords={"lr": 1.0, "rules": [dmuon.Rule("muon", name="row"), dmuon.Rule("muon", name="column")]})
     grads = trainers.random_tensors(shapes, 1)
     for name, scale in (("row", 1.0), ("column", 8.0)):
         update = (runs[0]["params"][0][name] - runs[0]["params"][1][name]).ravel()
@@ -176,6 +178,16 @@ def test_single_row_is_normalised_along_its_momentum(pools, daemon, job):
         size = float(np.linalg.norm(update))
         assert 0.65 <= size / scale <= 1.2
         assert math.isclose(float(update @ direction), size, rel_tol=1e-5)
+
+
+def test_single_rows_and_columns_go_to_adamw_unless_told_otherwise(pools, daemon, job):
+    # cases row 61, with the default routes
+    shapes = {"row": (1, 64), "column": (64, 1), "matrix": (4, 6)}
+    runs = pools(2).run(feed, daemon.address, job, shapes)
+    reference = feed_plain(shapes, is_muon=lambda name: name == "matrix")
+    for run in runs:
+        assert run["routes"] == {"row": "adamw", "column": "adamw", "matrix": "muon"}
+        assert difference(run["params"][-1], reference[-1]) <= FP32
 
 
 @pytest.mark.parametrize(("workers", "blocks"), [(2, [8, 2, 2]), (4, [8] * 6)])

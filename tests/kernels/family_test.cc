@@ -19,7 +19,7 @@ struct Named {
 };
 const Named kFamily[] = {{"Muon", Muon()},       {"NorMuon", NorMuon()}, {"AdaMuon", AdaMuon()},
                          {"Muon2", Muon2()},     {"Muon2Factored", Muon2Factored()},
-                         {"Mona", Mona()},       {"Dion2", Dion2()}};
+                         {"Mona", Mona()},       {"Dion2", Dion2()},     {"NuMuon", NuMuon()}};
 constexpr Hyper kHyper = {.lr = 0.1, .weight_decay = 0.1, .momentum = 0.95, .beta2 = 0.95};
 
 std::vector<double> Difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -71,6 +71,12 @@ Optimizer Dion2Row() {
   return row;
 }
 
+Optimizer NuMuonRow() {
+  Optimizer row = NuMuon();
+  row.top_k.rank_start = 0.5;  // one of two
+  return row;
+}
+
 struct Golden {
   const char* name;
   Optimizer optimizer;
@@ -166,6 +172,11 @@ const Golden kGoldens[] = {
      false,
      {.495, -.495, .2475, .984006027876, .694548223011, -.960030139382},
      {.49005, -.49005, .245025, .934531505205, .649964258509, -.934747137041}},
+    {"NuMuon",
+     NuMuonRow(),
+     false,
+     {.484525273785, -.456541981230, .216739667702, 1.007975286356, .676503630653, -.937213342847},
+     {.487774982229, -.444067536074, .210275144272, .931517945627, .604885655228, -.892605350693}},
     {"AdamW",
      AdamW(),
      false,
@@ -197,12 +208,17 @@ TEST_P(GoldenTest, ReferenceAgreesInDouble) {
   Six second_moment{};
   Six slow_gradient{};
   std::array<double, 3> column_moment{};
-  BasicUnitState<double> state{rows(), cols(), weight, momentum, second_moment, column_moment, slow_gradient, 0};
+  BasicUnitState<double> state{rows(), cols(), weight, momentum, second_moment, column_moment, slow_gradient, {}, 0};
   const auto step = [&](const Six& gradient) {
     Six update{};
     if (optimizer.needs_whole_matrix()) {
       const auto [m, n] = MakeDirection<double>(optimizer, hyper, 1.0, gradient, state, update);
-      reference::Orthogonalize(optimizer.newton_schulz, m, n, std::span(update).first(static_cast<size_t>(m * n)));
+      const std::span<double> direction = std::span(update).first(static_cast<size_t>(m * n));
+      if (optimizer.orthogonalizer == Orthogonalizer::kTopK) {
+        reference::OrthogonalizeTopK(RankAt(optimizer.top_k, state.step, 2), m, n, direction, {});
+      } else {
+        reference::Orthogonalize(optimizer.newton_schulz, m, n, direction);
+      }
     }
     ApplyStep<double>(optimizer, hyper, 1.0, gradient, update, state);
   };

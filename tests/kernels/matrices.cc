@@ -150,9 +150,9 @@ void Unit::Step(const Matrix& gradient, double clip) {
   UnitState state = BindState(optimizer_, weight_.rows, weight_.cols, weight_.values, tensors_, step_);
   std::vector<float> update;
   if (optimizer_.needs_whole_matrix()) {
-    update.resize(gradient.values.size());
+    update.resize(UpdateSize(optimizer_, weight_.rows, weight_.cols));
     const MatrixView direction = backend_.Direction(optimizer_, hyper_, clip, gradient.values, state, update);
-    const absl::Status status = backend_.Orthogonalize(optimizer_.newton_schulz, {}, direction, scratch_);
+    const absl::Status status = backend_.OrthogonalizeDirection(optimizer_, {}, direction, state, update, scratch_);
     ASSERT_TRUE(status.ok()) << status;
   }
   backend_.Apply(optimizer_, hyper_, clip, gradient.values, update, state);

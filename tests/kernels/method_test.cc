@@ -52,14 +52,17 @@ std::vector<float> InDouble(const NewtonSchulz& ns, const Matrix& input) {
 }
 
 TEST_P(MethodTest, StaysWithinItsBoundOnEverySpectrum) {  // cases row 37
-  for (const CoefficientSet set : {CoefficientSet::kJordan, CoefficientSet::kYou, CoefficientSet::kPolarExpress}) {
+  // Last, a list of one's own whose last polynomial repeats.
+  const Quintic own[] = {{3.9505, -6.3029, 2.6377}, {3.4445, -4.7750, 2.0315}, {2.0, -1.5, 0.5}};
+  for (const Polynomials& set : {Polynomials(CoefficientSet::kJordan), Polynomials(CoefficientSet::kYou),
+                                 Polynomials(CoefficientSet::kPolarExpress), Polynomials(own)}) {
     for (const std::string_view name : kSpectra) {
       for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{40, 40}, {40, 160}, {160, 40}, {10, 500}}) {
         const SpectralMatrix m = WithSpectrum(rows, cols, Spectrum(name, rows, cols), 5);
         const Matrix input{rows, cols, m.x};
         const NewtonSchulz ns{.coefficients = set};
         EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), GetParam().bound)
-            << name << " " << rows << " x " << cols << ", set " << static_cast<int>(set);
+            << name << " " << rows << " x " << cols << ", set " << set.at(1).a;
       }
     }
   }
@@ -137,6 +140,10 @@ TEST(SingularBoundTest, KnowsWhatThePolynomialsCanGive) {
   EXPECT_NEAR(LargestSingularValue({}), 1.202, 0.002);
   EXPECT_NEAR(LargestSingularValue({.coefficients = CoefficientSet::kYou}), 1.145, 0.01);
   EXPECT_NEAR(LargestSingularValue({.coefficients = CoefficientSet::kPolarExpress}), 1.124, 0.005);
+  // 1.5 s - 0.2 s^3 is largest, 1.3, at 1, and goes to 1.5107 from there.
+  const Quintic own[] = {{1.5, -0.2, 0.0}};
+  EXPECT_NEAR(LargestSingularValue({.coefficients = Polynomials(own), .iterations = 1}), 1.3, 0.005);
+  EXPECT_NEAR(LargestSingularValue({.coefficients = Polynomials(own), .iterations = 2}), 1.5106, 0.005);
 }
 
 TEST(SingularBoundTest, OneDirectionThatGrewIsFound) {

@@ -57,11 +57,11 @@ TEST(Validate, NewtonSchulzIsBounded) {
 
 TEST(Validate, UnknownEnumeratorsAreRefused) {
   Optimizer row = Muon();
-  row.newton_schulz.coefficients = static_cast<CoefficientSet>(9);
-  EXPECT_EQ(Verdict(row), "newton_schulz.coefficients is 9; must be at most 2");
-  row = Muon();
   row.scale = static_cast<ScaleRule>(200);
-  EXPECT_THAT(Verdict(row), HasSubstr("scale is 200"));
+  EXPECT_EQ(Verdict(row), "scale is 200; must be at most 3");
+  row = NuMuon();
+  row.top_k.schedule = static_cast<RankSchedule>(2);
+  EXPECT_EQ(Verdict(row), "rank_schedule is 2; must be at most 1");
   row = Muon();
   row.momentum = static_cast<Momentum>(2);
   EXPECT_THAT(Verdict(row), HasSubstr("momentum is 2"));
@@ -118,9 +118,52 @@ TEST(Scale, FollowsTheFlattenedMatrix) {
   EXPECT_EQ(Scale(ScaleRule::kNone, 128, 512), 1.0);
 }
 
+Optimizer WithPolynomials(std::vector<Quintic> list, int iterations = 5) {
+  Optimizer row = Muon();
+  row.newton_schulz.coefficients = Polynomials(list);
+  row.newton_schulz.iterations = iterations;
+  return row;
+}
+
+TEST(Validate, PolynomialsOfOnesOwnMustKeepSingularValuesInRange) {
+  EXPECT_EQ(Verdict(WithPolynomials({{2.0, -1.5, 0.5}}, 12)), "accepted");
+  EXPECT_EQ(Verdict(WithPolynomials({kYou.begin(), kYou.end()}, 20)), "accepted");
+  // 3 s leaves [-2, 2] behind s = 2/3; the grid's next point is 0.669.
+  EXPECT_THAT(Verdict(WithPolynomials({{3.0, 0.0, 0.0}}, 1)),
+              HasSubstr("coefficients take the singular value 0.669"));
+  EXPECT_THAT(Verdict(WithPolynomials({{1.0, 0.0, 0.0}, {1.0, 0.0, 5.0}}, 2)), HasSubstr("in iteration 2; must stay"));
+  // Sound up to 1, but not for what bf16 makes of it: hence the safety factor.
+  EXPECT_THAT(Verdict(WithPolynomials({kPolarExpressRaw.begin(), kPolarExpressRaw.end()})),
+              HasSubstr("take the singular value 1.00391"));
+  EXPECT_EQ(Verdict(WithPolynomials({{2.0, -1.5, 0.5}, {kNaN, 0.0, 0.0}})),
+            "newton_schulz.coefficients[1] is nan; must be finite");
+  EXPECT_THAT(Verdict(WithPolynomials({})), HasSubstr("coefficients is empty; must be 1 to 20 triples"));
+}
+
+TEST(Validate, RanksAreSharesAndStepsAreCounted) {
+  Optimizer row = NuMuon();
+  EXPECT_EQ(Verdict(row), "accepted");
+  row.top_k.rank_start = 0.0;
+  EXPECT_EQ(Verdict(row), "rank_start is 0; must be in (0, 1]");
+  row = NuMuon();
+  row.top_k.rank_end = 1.01;
+  EXPECT_EQ(Verdict(row), "rank_end is 1.01; must be in (0, 1]");
+  row = NuMuon();
+  row.top_k.rank_steps = -1;
+  EXPECT_EQ(Verdict(row), "rank_steps is -1; must be finite and at least 0");
+  row = Dion2();
+  row.orthogonalizer = Orthogonalizer::kTopK;
+  EXPECT_THAT(Verdict(row), HasSubstr("selected is below 1; then the orthogonalizer must be Newton-Schulz"));
+}
+
+TEST(Coefficients, AListOfASetsNumbersIsTheSet) {
+  EXPECT_EQ(Polynomials(std::span<const Quintic>(kYou)), Polynomials(CoefficientSet::kYou));
+  EXPECT_NE(Polynomials(CoefficientSet::kYou), Polynomials(CoefficientSet::kJordan));
+}
+
 TEST(Coefficients, LastPolynomialRepeats) {
-  EXPECT_EQ(Coefficient(CoefficientSet::kYou, 40).a, kYou[4].a);
-  EXPECT_EQ(Coefficient(CoefficientSet::kYou, 1).a, kYou[1].a);
+  EXPECT_EQ(Polynomials(CoefficientSet::kYou).at(40), kYou[4]);
+  EXPECT_EQ(Polynomials(CoefficientSet::kYou).at(1), kYou[1]);
 }
 
 // Steps a unit with gradients of +-`magnitude`, signs changing in three different rhythms, under

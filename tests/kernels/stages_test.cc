@@ -32,7 +32,8 @@ struct Named {
 std::vector<Named> Family() {
   std::vector<Named> family = {{"Muon", Muon()},   {"NorMuon", NorMuon()}, {"AdaMuon", AdaMuon()},
                                {"Muon2", Muon2()}, {"Muon2Factored", Muon2Factored()},
-                               {"Mona", Mona()},   {"Dion2", Dion2()},     {"AdamW", AdamW()}};
+                               {"Mona", Mona()},   {"Dion2", Dion2()},     {"NuMuon", NuMuon()},
+                               {"AdamW", AdamW()}};
   for (Named cautious : {Named{"cautious Muon", Muon()}, Named{"cautious AdamW", AdamW()}}) {
     cautious.optimizer.weight_decay = WeightDecay::kCautious;
     family.push_back(cautious);
@@ -45,7 +46,7 @@ std::vector<Named> Family() {
 struct Trained {
   Trained(const Optimizer& row, int64_t rows, int64_t cols, double clip = 0.5)
       : optimizer(row), gradient(Gaussian(rows, cols, 1)), weight(Gaussian(rows, cols, 2)),
-        update(gradient.values.size()) {
+        update(UpdateSize(row, rows, cols)) {
     uint32_t seed = 3;
     for (const StateTensor& tensor : StateTensors(row, rows, cols)) {
       tensors.push_back(Gaussian(tensor.rows, tensor.cols, seed++).values);
@@ -59,8 +60,8 @@ struct Trained {
     std::span<float> used;
     if (row.needs_whole_matrix()) {
       const MatrixView x = backend->Direction(row, kHyper, clip, gradient.values, state, update);
-      used = std::span(update).first(static_cast<size_t>(x.rows * x.cols));
-      direction.assign(used.begin(), used.end());
+      used = update;
+      direction.assign(x.data, x.data + x.rows * x.cols);
     }
     backend->Apply(row, kHyper, clip, gradient.values, used, state);
   }

@@ -106,8 +106,14 @@ typedef enum dmuon_variant {
   DMUON_VARIANT_MUON2 = 4,          /* arXiv 2604.09967 */
   DMUON_VARIANT_MUON2_FACTORED = 5,
   DMUON_VARIANT_MONA = 6,           /* arXiv 2605.26842 */
-  DMUON_VARIANT_DION2 = 7           /* arXiv 2512.16928 */
+  DMUON_VARIANT_DION2 = 7,          /* arXiv 2512.16928 */
+  DMUON_VARIANT_NUMUON = 8          /* arXiv 2603.03597; runs no Newton-Schulz */
 } dmuon_variant_t;
+typedef enum dmuon_rank_schedule {
+  DMUON_RANK_DEFAULT = 0,           /* DMUON_RANK_COSINE */
+  DMUON_RANK_COSINE = 1,
+  DMUON_RANK_LINEAR = 2
+} dmuon_rank_schedule_t;
 typedef enum dmuon_precision {
   DMUON_PRECISION_FP32 = 1,
   DMUON_PRECISION_BF16 = 2,
@@ -180,12 +186,21 @@ typedef struct dmuon_group {
   dmuon_rescale_t rescale;
   double rms;                   /* of DMUON_RESCALE_RMS; > 0 */
   dmuon_precision_t precision;  /* of Newton-Schulz */
+  const double* polynomials;    /* instead of `coefficients`: a, b, c of s -> a s + b s^3 + c s^5 for each
+                                   iteration; the last repeats. Copied. NULL: the set */
+  size_t polynomial_count;      /* triples, 1..20; 0: the set */
+  double rank_start;            /* share of singular directions that NuMuon moves, in (0, 1] */
+  double rank_end;              /* the share at the end of its schedule */
+  int64_t rank_steps;           /* updates of the schedule: from a tenth to eight tenths of them the share
+                                   changes; 0: rank_start for ever */
+  dmuon_rank_schedule_t rank_schedule;
 } dmuon_group;
 #define DMUON_GROUP_INIT                                                                          \
   {                                                                                               \
     sizeof(dmuon_group), NULL, DMUON_MUON, DMUON_MOMENTUM_DEFAULT, -1, DMUON_COEFFICIENTS_DEFAULT, 0, \
         DMUON_EPS_DEFAULT, -1.0, DMUON_SCALE_DEFAULT, 1e-8, DMUON_VARIANT_MUON, DMUON_DECAY_DECOUPLED, \
-        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0, DMUON_PRECISION_FP32              \
+        -1.0, -1, -1.0, -1.0, 0.0, DMUON_RESCALE_DEFAULT, -1.0, DMUON_PRECISION_FP32, NULL, 0, -1.0, -1.0, 0, \
+        DMUON_RANK_DEFAULT                                                                        \
   }
 
 /* A piece of a tensor; `ndim` entries of each array count. */
@@ -304,6 +319,13 @@ DMUON_API dmuon_status_t dmuon_submit_missing(dmuon_client* client, const uint32
  * is submitted again for the same step is taken; what was done with the former one was in vain. Any
  * thread. DMUON_NOT_READY while a step is in flight, and before dmuon_begin. */
 DMUON_API dmuon_status_t dmuon_expect_gradients(dmuon_client* client, uint64_t step);
+
+/* With the next dmuon_step, after its update: rows first_row + i * rows_each and on, rows_each of them, of the whole
+ * `tensor` are multiplied by factors[i], in (0, 1]. For QK-clip (arXiv 2507.20534): factors of the heads whose logits
+ * were too large. Any number of calls; dmuon_step forgets them, also when it fails. Equal on all workers, as
+ * hyper-parameters are. A skipped step, and a tensor that the step skips, are left alone. */
+DMUON_API dmuon_status_t dmuon_multiply_rows(dmuon_client* client, uint32_t tensor, int64_t first_row,
+                                             int64_t rows_each, const double* factors, size_t count);
 
 /* Starts the step and returns at once. `hypers`: one a group, in group order. Every gradient has
  * been marked before. DMUON_NOT_READY while an earlier step has not been waited for. */

@@ -139,6 +139,9 @@ class Client {
   void submit_missing(uint32_t tensor, uint64_t step) {
     Check(dmuon_submit_missing(handle_, &tensor, 1, step));
   }
+  void multiply_rows(uint32_t tensor, int64_t first_row, int64_t rows_each, const std::vector<double>& factors) {
+    Check(dmuon_multiply_rows(handle_, tensor, first_row, rows_each, factors.data(), factors.size()));
+  }
   void step(uint64_t step, const std::vector<dmuon_hyper>& hypers) {
     Check(dmuon_step(handle_, step, hypers.data(), hypers.size()));
   }

@@ -8,6 +8,7 @@
 
 from dmuon_client.optimizer import Muon
 from dmuon_client.options import AdamW, Options
+from dmuon_client.qk_clip import QKClip
 from dmuon_client.routing import Route, RoutingError, Rule, route_model
 from dmuon_client.session import DmuonError, PlanInfo, StepResult
 from dmuon_client.sharding import ShardingError
@@ -15,6 +16,6 @@ from dmuon_client.views import QKV, Experts, GateUp, RowBlocks
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdamW", "DmuonError", "Experts", "GateUp", "Muon", "Options", "PlanInfo", "QKV", "Route", "RoutingError",
+    "AdamW", "DmuonError", "Experts", "GateUp", "Muon", "Options", "PlanInfo", "QKClip", "QKV", "Route", "RoutingError",
     "RowBlocks", "Rule", "ShardingError", "StepResult", "route_model",
 ]

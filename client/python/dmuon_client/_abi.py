@@ -78,6 +78,12 @@ DMUON_VARIANT_MUON2 = 4
 DMUON_VARIANT_MUON2_FACTORED = 5
 DMUON_VARIANT_MONA = 6
 DMUON_VARIANT_DION2 = 7
+DMUON_VARIANT_NUMUON = 8
+
+# dmuon_rank_schedule
+DMUON_RANK_DEFAULT = 0
+DMUON_RANK_COSINE = 1
+DMUON_RANK_LINEAR = 2
 
 # dmuon_precision
 DMUON_PRECISION_FP32 = 1
@@ -143,17 +149,24 @@ class dmuon_group(ctypes.Structure):
         ("rescale", c_int32),
         ("rms", c_double),
         ("precision", c_int32),
+        ("polynomials", ctypes.POINTER(c_double)),
+        ("polynomial_count", c_size_t),
+        ("rank_start", c_double),
+        ("rank_end", c_double),
+        ("rank_steps", c_int64),
+        ("rank_schedule", c_int32),
     ]
 
 
-# Beside struct_size and name.
+# Beside struct_size, name and polynomials.
 DMUON_GROUP_INIT = {
     "algorithm": DMUON_MUON, "momentum_form": DMUON_MOMENTUM_DEFAULT, "nesterov": -1,
     "coefficients": DMUON_COEFFICIENTS_DEFAULT, "iterations": 0, "eps_mode": DMUON_EPS_DEFAULT,
     "newton_schulz_eps": -1.0, "scale": DMUON_SCALE_DEFAULT, "adamw_eps": 1e-8, "variant": DMUON_VARIANT_MUON,
     "weight_decay": DMUON_DECAY_DECOUPLED, "second_moment_eps": -1.0, "sign": -1, "selected": -1.0,
     "slow_beta": -1.0, "acceleration": 0.0, "rescale": DMUON_RESCALE_DEFAULT, "rms": -1.0,
-    "precision": DMUON_PRECISION_FP32}
+    "precision": DMUON_PRECISION_FP32, "rank_start": -1.0, "rank_end": -1.0, "rank_steps": 0,
+    "rank_schedule": DMUON_RANK_DEFAULT}
 
 
 class dmuon_box(ctypes.Structure):
@@ -231,6 +244,7 @@ PROTOTYPES = {
     "dmuon_submit": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64]),
     "dmuon_submit_missing": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64]),
     "dmuon_expect_gradients": (c_int32, [c_void_p, c_uint64]),
+    "dmuon_multiply_rows": (c_int32, [c_void_p, c_uint32, c_int64, c_int64, _POINTER(c_double), c_size_t]),
     "dmuon_step": (c_int32, [c_void_p, c_uint64, _POINTER(dmuon_hyper), c_size_t]),
     "dmuon_wait": (c_int32, [c_void_p, c_uint64, c_int32, _POINTER(dmuon_step_result)]),
     "dmuon_wait_params": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64, c_int32]),

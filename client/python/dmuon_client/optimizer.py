@@ -10,19 +10,16 @@ Everything between is the daemon's. The client holds no optimizer state.
 """
 
 import dataclasses
-import os
-import secrets
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Placement
 
-from dmuon_client import _abi, backward, handover, options as opts, routing, sharding
-from dmuon_client.session import DmuonError, PlanInfo, Reattached, Session, Stale, StepResult, dtype_code
+from dmuon_client import _abi, backward, handover, options as opts, qk_clip, routing, sharding, workers
+from dmuon_client.session import DmuonError, PlanInfo, Reattached, RowFactors, Session, Stale, StepResult, dtype_code
 
 # A daemon that keeps replacing its arena within one step is broken.
 _MAX_ATTEMPTS = 5
@@ -69,18 +66,20 @@ class Muon(torch.optim.Optimizer):
             keywords["adamw"] = adamw
         self._options = opts.Options(lr=lr, weight_decay=weight_decay, **keywords)
         self._options.validate()
-        self._rank, self._world_size = _rank_and_world_size()
-        routes = routing.route_model(model, self._options.rules)
+        self._rank, self._world_size = workers.rank_and_world_size()
+        routes = routing.route_model(model, self._options.rules, self._options.min_dim)
         self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
         groups = self._group()
         forward_groups = handover.Groups(model, [t.param for t in self._tensors], self._options.overlap)
         # For any `sync`: the order is part of the plan.
         self._tensors.sort(key=lambda t: forward_groups.numbers[id(t.param)])
+        self._attentions = qk_clip.resolve(
+            self._options.qk_clip, {t.route.name: (i, t.route.shape) for i, t in enumerate(self._tensors)})
         self._forward_groups = None if self._options.sync else forward_groups
         self._building = True
         super().__init__(groups, {"lr": self._options.lr, "weight_decay": self._options.weight_decay})
         self._building = False
-        self.job = _job_id(self._options.job, self._rank, self._world_size, self._options.verbose)
+        self.job = workers.job_id(self._options.job, self._rank, self._world_size, self._options.verbose)
         self.result: StepResult | None = None
         self.steps_done = 0
         self._targets: list[torch.Tensor] | None = None  # where the step in flight will be delivered
@@ -92,6 +91,11 @@ class Muon(torch.optim.Optimizer):
         if self._options.verbose and self._rank == 0:
             print(f"dmuon: job {self.job}, {self._world_size} workers\n{routing.describe(routes)}",
                   flush=True)
+        if self._rank == 0 and (elongated := routing.elongated(routes)):
+            warnings.warn(
+                f"{', '.join(f'{r.name} {r.shape}' for r in elongated)}: one side is 50 or more times the other, "
+                "which is an embedding or a head as a rule; Muon orthogonalizes it unless dmuon.Rule('adamw', name=...) "
+                "says otherwise, and dmuon.Rule('muon', name=...) ends this warning", stacklevel=2)
         self._expecting = 0  # the step whose gradients the service expects one by one
         self._attach()
         if self._forward_groups:
@@ -104,8 +108,12 @@ class Muon(torch.optim.Optimizer):
     # -- torch.optim.Optimizer ---------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, *, qk_max: Mapping[str, Any] | None = None) -> Any:
         """One step of the job; every worker must call it. Gradients are read, never changed.
+
+        `qk_max`, with qk_clip: for each query (or fused) weight by name, the largest attention logit of each
+        head in this worker's forwards since the last step, scaled and before the mask and the softmax; 0 for
+        heads of other workers. ValueError on all workers, and nothing changes, when one of them is not finite.
 
         DmuonError when the service refuses: then nothing has changed on any worker, and the same
         step may be tried again. With sync=False the error comes where the parameters are waited for.
@@ -120,12 +128,13 @@ class Muon(torch.optim.Optimizer):
             raise RuntimeError(f"job {self.job}: the optimizer is closed")
         step = self.last_step + 1
         hypers = self._hypers_now()
+        rows = qk_clip.row_factors(self._attentions, qk_max, self._world_size)
         self._session.waited_seconds = 0.0
         if self._options.sync:
-            result = self._run(step, hypers)
+            result = self._run(step, hypers, rows)
         else:
             self._submit(step)
-            self._session.start(step, hypers)
+            self._session.start(step, hypers, rows)
             self._pending, result = step, None
         self._set_undelivered(self._held)
         if result:
@@ -345,11 +354,11 @@ class Muon(torch.optim.Optimizer):
 
     # -- a step ------------------------------------------------------------------------------------
 
-    def _run(self, step: int, hypers: list[_Hyper]) -> StepResult:
+    def _run(self, step: int, hypers: list[_Hyper], rows: list[RowFactors]) -> StepResult:
         for _ in range(_MAX_ATTEMPTS):
             try:
                 self._submit(step)
-                self._session.start(step, hypers)
+                self._session.start(step, hypers, rows)
                 self._targets = self._local_params(self._held)  # while the service works
                 return self._session.wait(step)
             except Reattached:
@@ -455,30 +464,3 @@ def _check_hyper(group_name: str, hyper: _Hyper) -> None:
     opts.check_number(f"weight_decay {where}", weight_decay, 0.0)
     opts.check_number(f"momentum {where}", first, 0.0, 1.0)
     opts.check_number(f"beta2 {where}", second, 0.0, 1.0)
-
-
-def _rank_and_world_size() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    announced = int(os.environ.get("WORLD_SIZE", "1"))
-    if announced > 1:
-        raise RuntimeError(
-            f"WORLD_SIZE is {announced}, but torch.distributed has no process group: call "
-            "init_process_group before dmuon.Muon"
-        )
-    return 0, 1
-
-
-def _job_id(chosen: str | None, rank: int, world_size: int, verbose: bool) -> str:
-    """The argument, else DMUON_JOB, else torchrun's run id, else a fresh one that rank 0 draws."""
-    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    known = chosen or os.environ.get("DMUON_JOB") or (elastic if elastic != "none" else None)
-    if known:
-        return known
-    drawn = [f"job-{secrets.token_hex(6)}" if rank == 0 else None]
-    if world_size > 1:
-        dist.broadcast_object_list(drawn, src=0)
-    if verbose and rank == 0:
-        print(f"dmuon: no job id was given, so this run is {drawn[0]}. To keep optimizer state over a "
-              "restart of the trainer, give job=..., DMUON_JOB or torchrun --rdzv-id", flush=True)
-    return drawn[0]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from dmuon_client import _abi
+from dmuon_client.qk_clip import QKClip
 from dmuon_client.routing import Rule
 
 MOMENTUM_FORMS = {"ema": _abi.DMUON_EMA, "accumulate": _abi.DMUON_ACCUMULATE}
@@ -29,7 +30,9 @@ SCALES = {
 PRECISIONS = {"fp32": _abi.DMUON_PRECISION_FP32, "bf16": _abi.DMUON_PRECISION_BF16, "auto": _abi.DMUON_PRECISION_AUTO}
 AUTOTUNE = {None: _abi.DMUON_AUTOTUNE_DEFAULT, "off": _abi.DMUON_AUTOTUNE_OFF, "cached": _abi.DMUON_AUTOTUNE_CACHED,
             "on": _abi.DMUON_AUTOTUNE_ON}
+RANK_SCHEDULES = {"cosine": _abi.DMUON_RANK_COSINE, "linear": _abi.DMUON_RANK_LINEAR}
 RESCALES = {"keep_norm": _abi.DMUON_RESCALE_KEEP_NORM, "rms": _abi.DMUON_RESCALE_RMS}
+MAX_POLYNOMIALS = 20
 MISSING = {
     "error": _abi.DMUON_MISSING_ERROR,
     "skip": _abi.DMUON_MISSING_SKIP,
@@ -57,6 +60,7 @@ VARIANTS = {
     "muon2_factored": Variant(_abi.DMUON_VARIANT_MUON2_FACTORED, lr=0.01, weight_decay=0.01, beta2=0.95),
     "mona": Variant(_abi.DMUON_VARIANT_MONA),
     "dion2": Variant(_abi.DMUON_VARIANT_DION2, lr=0.01, weight_decay=0.01),
+    "numuon": Variant(_abi.DMUON_VARIANT_NUMUON, weight_decay=0.1),
 }
 
 
@@ -64,6 +68,12 @@ def check_number(what: str, value: Any, low: float, high: float = math.inf) -> N
     """ValueError naming `what` unless `value` is finite and in [low, high)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
         raise ValueError(f"{what} is {value!r}; it must be a number in [{low}, {high})")
+
+
+def _check_whole(what: str, value: Any) -> None:
+    check_number(what, value, 1, 2**62)
+    if not isinstance(value, int):
+        raise ValueError(f"{what} is {value!r}; it must be a whole number")
 
 
 def _check_word(what: str, value: str, table: Mapping[str, Any]) -> None:
@@ -109,7 +119,9 @@ class Options:
     # Behaviour: fixed for a run.
     nesterov: bool | None = None
     momentum_form: str | None = None  # "ema" as torch.optim.Muon; "accumulate" as Moonlight
-    coefficients: str | None = None  # "jordan", "you" or "polar_express"
+    # "jordan", "you", "polar_express", or 1 to 20 triples (a, b, c): iteration i takes singular values s to
+    # a*s + b*s^3 + c*s^5, the last one repeats. Refused where a singular value in (0, 1.004] leaves [-2, 2].
+    coefficients: str | Sequence[Sequence[float]] | None = None
     iterations: int | None = None  # Newton-Schulz steps, 1..20; each costs as much as the one before
     eps_mode: str | None = None  # norm of the input: "none" |X|, "add" |X| + ns_eps, "clamp" max
     ns_eps: float | None = None
@@ -129,9 +141,15 @@ class Options:
     acceleration: float | None = None  # -1 / (2 * (1 - slow_beta)) by default ("mona")
     rescale: str | None = None  # after a second moment of the update: "keep_norm" or "rms" ("normuon", "adamuon")
     rms: float | None = None  # of rescale="rms"
+    rank_start: float | None = None  # share of singular directions that move, in (0, 1]; 0.25 by default ("numuon")
+    rank_end: float | None = None  # what it becomes between a tenth and eight tenths of rank_steps updates
+    rank_steps: int | None = None  # None: rank_start for the whole run
+    rank_schedule: str | None = None  # "cosine" (default) or "linear"
     max_grad_norm: float | None = None  # over all tensors and workers, before any momentum
     missing_gradient: str = "error"  # "skip" keeps the tensor as it is, "zero" counts zeros
     rules: Sequence[Rule] = ()  # first match wins; see routing
+    min_dim: int = 2  # matrices with a smaller side go to adamw, unless a rule names them
+    qk_clip: Sequence[QKClip] = ()  # attentions whose logits are kept below a threshold; step() needs qk_max
     reduced: bool | None = None  # of plain parameters without DDP in a job of many workers
     mesh: DeviceMesh | None = None  # all workers, where fully_shard was given a part of them (HSDP)
 
@@ -169,12 +187,16 @@ class Options:
         fields = _abi.DMUON_GROUP_INIT | {"weight_decay": decay, "adamw_eps": self.adamw.eps}
         if algorithm == "adamw":
             return fields | {"algorithm": _abi.DMUON_ADAMW}
+        of_set = isinstance(self.coefficients, str) or self.coefficients is None
         chosen = {
-            "momentum_form": MOMENTUM_FORMS.get(self.momentum_form), "coefficients": COEFFICIENTS.get(self.coefficients),
+            "momentum_form": MOMENTUM_FORMS.get(self.momentum_form),
+            **({"coefficients": COEFFICIENTS.get(self.coefficients)} if of_set else {"polynomials": self.coefficients}),
             "eps_mode": EPS_MODES.get(self.eps_mode), "scale": SCALES.get(self.scale),
             "rescale": RESCALES.get(self.rescale), "newton_schulz_eps": self.ns_eps,
+            "rank_schedule": RANK_SCHEDULES.get(self.rank_schedule),
             **{name: getattr(self, name) for name in ("nesterov", "iterations", "second_moment_eps", "sign", "selected",
-                                                      "slow_beta", "acceleration", "rms")}}
+                                                      "slow_beta", "acceleration", "rms", "rank_start", "rank_end",
+                                                      "rank_steps")}}
         return fields | {"variant": VARIANTS[self.variant].code, "precision": PRECISIONS[self.precision]} | {
             name: value for name, value in chosen.items() if value is not None}
 
@@ -187,6 +209,7 @@ class Options:
         _check_word("missing_gradient", self.missing_gradient, MISSING)
         _check_word("precision", self.precision, PRECISIONS)
         _check_word("autotune", self.autotune, AUTOTUNE)
+        _check_whole("min_dim", self.min_dim)
         self._validate_stages()
         check_number("timeout", self.timeout, 0.001, 2_000_000)
         check_number("connect_timeout", self.connect_timeout, 0.001, 2_000_000)
@@ -195,16 +218,14 @@ class Options:
             if self.max_grad_norm == 0:
                 raise ValueError("max_grad_norm is 0; it must be above 0, or None for no clipping")
         if self.backward_passes_per_step is not None:
-            check_number("backward_passes_per_step", self.backward_passes_per_step, 1)
-            if not isinstance(self.backward_passes_per_step, int):
-                raise ValueError(f"backward_passes_per_step is {self.backward_passes_per_step!r}; it must be a whole number")
+            _check_whole("backward_passes_per_step", self.backward_passes_per_step)
         if self.overlap and self.sync:
             raise ValueError("overlap needs sync=False: a step with sync=True waits for all parameters itself")
         self._validate_rules()
 
     def _validate_stages(self) -> None:
-        for what, table in (("momentum_form", MOMENTUM_FORMS), ("coefficients", COEFFICIENTS), ("eps_mode", EPS_MODES),
-                            ("scale", SCALES), ("rescale", RESCALES)):
+        for what, table in (("momentum_form", MOMENTUM_FORMS), ("eps_mode", EPS_MODES), ("scale", SCALES),
+                            ("rescale", RESCALES), ("rank_schedule", RANK_SCHEDULES)):
             if getattr(self, what) is not None:
                 _check_word(what, getattr(self, what), table)
         bounds = {"beta2": (0.0, 1.0), "iterations": (1, 21), "ns_eps": (0.0, math.inf), "slow_beta": (0.0, 1.0),
@@ -212,10 +233,30 @@ class Options:
         for what, (low, high) in bounds.items():
             if getattr(self, what) is not None:
                 check_number(what, getattr(self, what), low, high)
-        if self.selected is not None and not (isinstance(self.selected, float | int) and 0.0 < self.selected <= 1.0):
-            raise ValueError(f"selected is {self.selected!r}; it must be a number in (0.0, 1.0]")
+        for what in ("selected", "rank_start", "rank_end"):
+            value = getattr(self, what)
+            if value is not None and not (isinstance(value, float | int) and 0.0 < value <= 1.0):
+                raise ValueError(f"{what} is {value!r}; it must be a number in (0.0, 1.0]")
+        if self.rank_steps is not None:
+            _check_whole("rank_steps", self.rank_steps)
+        self._validate_coefficients()
+
+    def _validate_coefficients(self) -> None:
+        given = self.coefficients
+        if isinstance(given, str):
+            _check_word("coefficients", given, COEFFICIENTS)
+        elif given is not None:
+            if not isinstance(given, Sequence) or not 1 <= len(given) <= MAX_POLYNOMIALS:
+                raise ValueError(f"coefficients is {given!r}; it must be a word or 1 to {MAX_POLYNOMIALS} triples")
+            for i, triple in enumerate(given):
+                if not isinstance(triple, Sequence) or len(triple) != 3:
+                    raise ValueError(f"coefficients[{i}] is {triple!r}; it must be three numbers (a, b, c)")
+                for value in triple:
+                    check_number(f"coefficients[{i}]", value, -math.inf)
 
     def _validate_rules(self) -> None:
+        for clip in self.qk_clip:
+            clip.validate()
         for rule in self.rules:
             rule.validate()
             for what, value, high in rule.overrides_to_check():

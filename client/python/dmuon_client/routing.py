@@ -21,6 +21,8 @@ ROUTES = ("muon", "adamw", "frozen")
 # Of names for one parameter, the route of the strictest wins: a tied embedding is an embedding.
 _STRICTNESS = {"muon": 0, "adamw": 1, "frozen": 2}
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
+_HIDDEN = "hidden matrix"
+_ELONGATED = 50
 _HEADS = {"lm_head", "head", "output", "output_layer", "classifier", "unembed", "embed_out", "score"}
 _EMBEDDINGS = {"wte", "wpe", "embedding", "embeddings", "embed", "tok_embeddings", "embed_tokens",
                "pos_embed", "pos_embedding", "position_embedding", "position_embeddings"}
@@ -110,8 +112,9 @@ class RoutingError(ValueError):
     """No rule says where a parameter goes, or the model cannot be routed; the message names it."""
 
 
-def route_model(model: nn.Module, rules: Sequence[Rule] = ()) -> list[Route]:
-    """Every parameter of `model` once, in registration order, tied names together.
+def route_model(model: nn.Module, rules: Sequence[Rule] = (), min_dim: int = 2) -> list[Route]:
+    """Every parameter of `model` once, in registration order, tied names together. What no rule names goes to
+    adamw when its smaller side, as a flattened matrix, is below `min_dim`.
 
     RoutingError for FSDP1, for a parameter that no rule covers or whose view does not fit it, for a view that no
     parameter gets, and for a model without anything to train.
@@ -123,7 +126,7 @@ def route_model(model: nn.Module, rules: Sequence[Rule] = ()) -> list[Route]:
     for name, param, module in named_parameters(model):
         match = next((i for i, rule in enumerate(rules) if rule.matches(name, param.shape, module)), None)
         unused.discard(match)
-        route = _decide(name, param, module, rules, match)
+        route = _decide(name, param, module, rules, match, min_dim)
         if route is None:
             unrouted.append(f"{name} {tuple(param.shape)}")
             continue
@@ -175,7 +178,7 @@ def _refuse_flat(model: nn.Module) -> None:
 
 
 def _decide(name: str, param: nn.Parameter, module: nn.Module, rules: Sequence[Rule],
-            match: int | None) -> Route | None:
+            match: int | None, min_dim: int) -> Route | None:
     """`match`: the rule that does. None when nothing covers the parameter."""
     shape = tuple(param.shape)
     if not param.requires_grad:
@@ -184,7 +187,7 @@ def _decide(name: str, param: nn.Parameter, module: nn.Module, rules: Sequence[R
         return Route(param, [name], "frozen", "frozen", "no elements")
     rule = None if match is None else rules[match]
     if rule is None:
-        default = _default(name, shape, module)
+        default = _default(name, shape, module, min_dim)
         if default is None:
             return None
         route = Route(param, [name], default[0], *default)
@@ -208,7 +211,7 @@ def _see(route: Route, module: nn.Module, rule: Rule | None) -> None:
         route.reason += f", {count} matrices"
 
 
-def _default(name: str, shape: tuple[int, ...], module: nn.Module) -> tuple[str, str] | None:
+def _default(name: str, shape: tuple[int, ...], module: nn.Module, min_dim: int) -> tuple[str, str] | None:
     """(route, reason), or None."""
     *path, leaf = name.split(".")
     holder = path[-1] if path else ""
@@ -223,11 +226,26 @@ def _default(name: str, shape: tuple[int, ...], module: nn.Module) -> tuple[str,
         return "adamw", "norm"
     if not in_a_layer and holder in _HEADS:
         return "adamw", "output head by name"
-    if len(shape) == 2:
-        return "muon", "hidden matrix"
-    if isinstance(module, views.CONVOLUTIONS):
-        return "muon", "kernel, flattened"
-    return None
+    if len(shape) != 2 and not isinstance(module, views.CONVOLUTIONS):
+        return None
+    smaller = min(_flattened(shape))
+    if smaller < min_dim:
+        return "adamw", f"smaller side {smaller} below min_dim {min_dim}"
+    return "muon", _HIDDEN if len(shape) == 2 else "kernel, flattened"
+
+
+def _flattened(shape: Sequence[int]) -> tuple[int, int]:
+    return shape[0], math.prod(shape[1:])
+
+
+def elongated(routes: Sequence[Route]) -> list[Route]:
+    """Matrices that no rule names and that go to muon although one side is 50 or more times the other: an
+    embedding or a head by another name, as a rule."""
+    def aspect(route: Route) -> float:
+        smaller, larger = sorted(_flattened(route.shape))
+        return larger / smaller
+
+    return [r for r in routes if r.reason == _HIDDEN and aspect(r) >= _ELONGATED]
 
 
 def _merge(found: dict[int, Route], route: Route) -> None:

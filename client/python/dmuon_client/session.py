@@ -52,6 +52,16 @@ class StepResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class RowFactors:
+    """Factors on stretches of rows of a tensor, after the update of a step."""
+
+    tensor: int
+    first_row: int
+    rows_each: int
+    factors: Sequence[float]  # in (0, 1]
+
+
+@dataclasses.dataclass(frozen=True)
 class PlanInfo:
     """What the plan says to a worker."""
 
@@ -90,9 +100,11 @@ class Session:
         self._check(self._library.dmuon_open(ctypes.byref(config), ctypes.byref(self._client)))
         atexit.register(self._close_at_exit)
 
-    def add_group(self, name: str, **fields: int | float) -> int:
+    def add_group(self, name: str, *, polynomials: Sequence[Sequence[float]] = (), **fields: int | float) -> int:
+        numbers = [number for triple in polynomials for number in triple]
         group = _abi.dmuon_group(struct_size=ctypes.sizeof(_abi.dmuon_group), name=name.encode(),
-                                 **fields)
+                                 polynomials=(ctypes.c_double * len(numbers))(*numbers),
+                                 polynomial_count=len(polynomials), **fields)
         return self._add(self._library.dmuon_add_group, group)
 
     def add_tensor(self, name: str, *, shape: Sequence[int], dtype: int, group: int,
@@ -154,8 +166,13 @@ class Session:
         array = (ctypes.c_uint32 * len(tensors))(*tensors)
         self._check(self._library.dmuon_submit_missing(self._client, array, len(tensors), step))
 
-    def start(self, step: int, hypers: Sequence[tuple[float, float, float, float]]) -> None:
+    def start(self, step: int, hypers: Sequence[tuple[float, float, float, float]],
+              row_factors: Sequence[RowFactors] = ()) -> None:
         """Starts a step; `hypers` are (lr, weight decay, momentum or beta1, beta2) of each group."""
+        for rows in row_factors:
+            factors = (ctypes.c_double * len(rows.factors))(*rows.factors)
+            self._check(self._library.dmuon_multiply_rows(self._client, rows.tensor, rows.first_row, rows.rows_each,
+                                                          factors, len(rows.factors)))
         array = (_abi.dmuon_hyper * len(hypers))(*hypers)
         self._check(self._library.dmuon_step(self._client, step, array, len(hypers)))
 

@@ -187,6 +187,13 @@ TEST_F(PlanTest, ShowsUnitsSlotsAndBalance) {
   EXPECT_THAT(text, HasSubstr("makespan 3 ms, lower bound 3 ms, balance 2.250"));
 }
 
+TEST_F(PlanTest, SaysTopKOfMatricesWithoutNewtonSchulz) {
+  AddUnit("wq", 64, 0, 64, 0, 0.003);
+  response_.mutable_job()->add_groups()->mutable_muon()->set_variant(v1::VARIANT_NUMUON);
+  response_.mutable_plan()->mutable_units(0)->add_methods()->set_form(v1::FORM_STANDARD);
+  EXPECT_THAT(PlanText(response_), HasSubstr("wq       64x8  all  box/0         1  top-k fp32  3 ms"));
+}
+
 TEST_F(PlanTest, ShowsWhatEachLinkCarriesAndExplainsItByBucket) {
   response_.mutable_plan()->add_nodes("crate");
   for (const uint32_t bucket : {0U, 1U}) {

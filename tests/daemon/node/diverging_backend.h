@@ -45,6 +45,10 @@ class DivergingBackend final : public kernels::Backend {
     }
     return cpu_->Orthogonalize(newton_schulz, method, x, scratch);
   }
+  absl::Status OrthogonalizeTopK(const kernels::TopK& top_k, int64_t step, kernels::MatrixView x,
+                                 kernels::MatrixView basis, kernels::Scratch& scratch) override {
+    return cpu_->OrthogonalizeTopK(top_k, step, x, basis, scratch);
+  }
   void Apply(const kernels::Optimizer& optimizer, const kernels::Hyper& hyper, double clip,
              std::span<const float> gradient, std::span<float> update, kernels::UnitState& state) override {
     cpu_->Apply(optimizer, hyper, clip, gradient, update, state);

@@ -278,6 +278,7 @@ v1::StepRequest TestWorker::RequestOf(uint64_t step, double lr) const {
     hyper->set_momentum(group == 0 ? momentum : 0.9);
     hyper->set_beta2(kMuonMomentum);
   }
+  request.mutable_row_factors()->Assign(row_factors.begin(), row_factors.end());
   return request;
 }
 

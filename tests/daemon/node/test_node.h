@@ -146,6 +146,7 @@ class TestWorker {
   double momentum = 0.95;
   double weight_decay = 0.1;
   double waited_seconds = 0.0;
+  std::vector<v1::RowFactors> row_factors;
 
  private:
   [[nodiscard]] v1::StepRequest RequestOf(uint64_t step, double lr) const;

@@ -3,7 +3,9 @@
 
 #include "daemon/plan/optimizers.h"
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "daemon/plan/cost.h"
 #include "gmock/gmock.h"
@@ -89,6 +91,44 @@ TEST(Optimizers, ASettingOfAnotherVariantIsRefusedByName) {
   EXPECT_THAT(Refusal(group), HasSubstr("group 'muon': selected is 2; must be in (0, 1]"));
 }
 
+TEST(Optimizers, PolynomialsOfTheGroupReplaceTheSet) {
+  v1::Group group = GroupOf(v1::VARIANT_MUON);
+  for (const double a : {2.0, 1.5}) {
+    v1::Quintic* quintic = group.mutable_muon()->add_polynomials();
+    quintic->set_a(a);
+    quintic->set_b(-0.5);
+  }
+  const std::span<const kernels::Quintic> list = ToOptimizer(group).newton_schulz.coefficients.list();
+  EXPECT_THAT(std::vector(list.begin(), list.end()),
+              testing::ElementsAre(kernels::Quintic{2.0, -0.5, 0.0}, kernels::Quintic{1.5, -0.5, 0.0}));
+  group.mutable_muon()->mutable_polynomials(0)->set_a(9.0);
+  EXPECT_THAT(Refusal(group), HasSubstr("group 'muon': newton_schulz.coefficients take the singular value"));
+}
+
+TEST(Optimizers, NuMuonHasRanksAndNoNewtonSchulz) {
+  v1::Group group = GroupOf(v1::VARIANT_NUMUON);
+  group.mutable_muon()->set_rank_start(1.0);
+  group.mutable_muon()->set_rank_end(0.5);
+  group.mutable_muon()->set_rank_steps(100);
+  group.mutable_muon()->set_rank_schedule(v1::RANK_SCHEDULE_LINEAR);
+  const kernels::TopK top_k = ToOptimizer(group).top_k;
+  EXPECT_EQ(top_k.rank_start, 1.0);
+  EXPECT_EQ(top_k.rank_end, 0.5);
+  EXPECT_EQ(top_k.rank_steps, 100);
+  EXPECT_EQ(top_k.schedule, kernels::RankSchedule::kLinear);
+  group.mutable_muon()->set_iterations(5);
+  EXPECT_EQ(Refusal(group), "group 'muon': iterations means nothing to VARIANT_NUMUON");
+  group = GroupOf(v1::VARIANT_NUMUON);
+  group.mutable_muon()->set_precision(v1::PRECISION_BF16);
+  EXPECT_EQ(Refusal(group), "group 'muon': precision bf16 means nothing to VARIANT_NUMUON");
+  group = GroupOf(v1::VARIANT_NUMUON);
+  group.mutable_muon()->set_rank_end(0.5);
+  EXPECT_EQ(Refusal(group), "group 'muon': rank_end means nothing without rank_steps");
+  group = GroupOf(v1::VARIANT_MUON);
+  group.mutable_muon()->set_rank_steps(10);
+  EXPECT_EQ(Refusal(group), "group 'muon': rank_steps means nothing to VARIANT_MUON");
+}
+
 TEST(Optimizers, PricesFollowStateAndWork) {
   const std::vector<kernels::MatrixShape> unit = {{512, 1024}};
   const auto bytes = [&](v1::Variant variant) { return UnitBytes(GroupOf(variant), unit); };
@@ -98,10 +138,18 @@ TEST(Optimizers, PricesFollowStateAndWork) {
   EXPECT_EQ(bytes(v1::VARIANT_MUON2_FACTORED), 3 * matrix + 4 * (512 + 1024));
   EXPECT_EQ(bytes(v1::VARIANT_ADAMUON), 4 * matrix);
   EXPECT_EQ(bytes(v1::VARIANT_MONA), 4 * matrix);
+  EXPECT_EQ(bytes(v1::VARIANT_NUMUON), 3 * matrix + 4 * 128 * 512);  // a quarter of the shorter side
   const auto seconds = [&](v1::Variant variant) { return UnitSeconds(GroupOf(variant), unit); };
   EXPECT_LT(seconds(v1::VARIANT_DION2), 0.3 * seconds(v1::VARIANT_MUON));
   EXPECT_LT(seconds(v1::VARIANT_MUON2), seconds(v1::VARIANT_MUON));
   EXPECT_GT(seconds(v1::VARIANT_MONA), seconds(v1::VARIANT_MUON));
+  v1::Group narrow = GroupOf(v1::VARIANT_NUMUON);
+  narrow.mutable_muon()->set_rank_start(0.02);
+  EXPECT_LT(UnitSeconds(narrow, unit), 0.3 * seconds(v1::VARIANT_NUMUON));
+  // The largest rank of the schedule counts.
+  narrow.mutable_muon()->set_rank_end(0.25);
+  narrow.mutable_muon()->set_rank_steps(10);
+  EXPECT_EQ(UnitSeconds(narrow, unit), seconds(v1::VARIANT_NUMUON));
 }
 
 }  // namespace

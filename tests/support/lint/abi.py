@@ -13,7 +13,7 @@ PYTHON = "client/python/dmuon_client/_abi.py"
 # C type -> ctypes type of a struct's field.
 SCALARS = {"size_t": "c_size_t", "int32_t": "c_int32", "uint32_t": "c_uint32", "int64_t": "c_int64",
            "uint64_t": "c_uint64", "double": "c_double", "const char*": "c_char_p",
-           "const int64_t*": "ctypes.POINTER(c_int64)"}
+           "const int64_t*": "ctypes.POINTER(c_int64)", "const double*": "ctypes.POINTER(c_double)"}
 
 
 def check(root: pathlib.Path, files: list[pathlib.Path]) -> Iterator[str]:

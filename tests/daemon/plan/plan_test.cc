@@ -175,6 +175,17 @@ TEST(PlanTest, AJobOfVectorsOnlyIsPlanned) {
   EXPECT_EQ(PlanOf(job, FullyShard(job), {{"a", 2}}).units_size(), 4);
 }
 
+TEST(PlanTest, OnlyMatricesWithNewtonSchulzHaveAMethodOfIt) {
+  v1::JobSpec job = JobBuilder(1).Matrix("w", 64, 96).Elementwise("norm", {8}).Build();
+  const v1::Plan plan = PlanOf(job, Replicate(job), {{"a", 1}});
+  EXPECT_TRUE(plan.units(0).has_method());
+  EXPECT_FALSE(plan.units(1).has_method());
+  for (v1::Group& group : *job.mutable_groups()) {
+    if (group.has_muon()) group.mutable_muon()->set_variant(v1::VARIANT_NUMUON);
+  }
+  EXPECT_FALSE(PlanOf(job, Replicate(job), {{"a", 1}}).units(0).has_method());
+}
+
 TEST(PlanTest, MakespanIsTheLargestSumOfPricesAndNotBelowTheBound) {
   const v1::JobSpec job = JobBuilder(1)
                               .Matrix("a", 64, 64)

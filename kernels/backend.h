@@ -131,7 +131,8 @@ class Backend {
                      std::span<float> update, UnitState& state) = 0;
 };
 
-// "reference": plain loops in double, the judge. "cpu": products in blocks, symmetric ones by half.
+// "reference": plain loops in double, the judge. "cpu": products in blocks, symmetric ones by half. "cuda": on a
+// GPU, from a plug-in (LoadBackend of plugin.h says where it lies and how that fails); UNAVAILABLE without a device.
 // INVALID_ARGUMENT listing the names when `name` is none of them.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name);
 

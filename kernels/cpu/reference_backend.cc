@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/stages.h"
+#include "kernels/newton_schulz.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -126,10 +127,7 @@ class ReferenceBackend final : public Backend {
 
   absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& /*method*/, MatrixView x,
                              Scratch& /*scratch*/) override {
-    if (x.rows < 0 || x.cols < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("matrix is ", x.rows, " x ", x.cols,
-                                                     "; each dimension must be at least 0"));
-    }
+    if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
     const std::span<float> values(x.data,
                                   static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
     std::vector<double> wide = Wide(values);

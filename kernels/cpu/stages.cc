@@ -8,32 +8,12 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/stage_factors.h"
+
 namespace dmuon::kernels {
 namespace {
 
 // -- acceleration and momentum -----------------------------------------------------------------------
-
-// What the momentum stage takes for a gradient: own * G + slow * E.
-struct Acceleration {
-  double own, slow;
-};
-
-// E starts as the first gradient, so that the first step has none.
-Acceleration AccelerationOf(const Optimizer& optimizer, double clip, int64_t step) {
-  if (!optimizer.accelerates() || step == 0) return {clip, 0.0};
-  const double pull = optimizer.acceleration * (1.0 - optimizer.slow_beta);
-  return {clip * (1.0 + pull), -pull};
-}
-
-// M <- keep * M + take * g.
-struct MomentumFactors {
-  double keep, take;
-};
-
-MomentumFactors MomentumOf(const Optimizer& optimizer, const Hyper& hyper) {
-  if (optimizer.selects()) return {1.0, 1.0};  // decays later, where it is selected
-  return {hyper.momentum, optimizer.momentum == Momentum::kEma ? 1.0 - hyper.momentum : 1.0};
-}
 
 template <typename T>
 void MomentumDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
@@ -203,10 +183,7 @@ double NormalizeUpdate(const Optimizer& optimizer, const Hyper& hyper, std::span
     }
   }
   const double after = FrobeniusNorm(std::span<const T>(update));
-  const double wanted = optimizer.rescale == Rescale::kKeepNorm
-                            ? before
-                            : optimizer.rms * std::sqrt(static_cast<double>(update.size()));
-  return wanted / (after + eps);
+  return RescaleFactor(optimizer, before, after, update.size());
 }
 
 // -- selection -------------------------------------------------------------------------------------
@@ -225,15 +202,7 @@ std::vector<int64_t> SelectLines(const Optimizer& optimizer, double clip, std::s
           std::abs(static_cast<double>(state.momentum[i]) + clip * static_cast<double>(gradient[i]));
     }
   }
-  std::vector<int64_t> order(static_cast<size_t>(lines));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return sums[static_cast<size_t>(a)] > sums[static_cast<size_t>(b)];
-  });
-  const auto count = static_cast<int64_t>(std::ceil(optimizer.selected * static_cast<double>(lines)));
-  order.resize(static_cast<size_t>(std::clamp<int64_t>(count, 1, lines)));
-  std::sort(order.begin(), order.end());
-  return order;
+  return LargestLines(optimizer, sums);
 }
 
 // Calls f(index in the unit, index in the matrix of the selected lines) for each of their elements.
@@ -299,16 +268,7 @@ void MoveSelected(const Optimizer& optimizer, const Hyper& hyper, double decay, 
 template <typename T>
 void ApplyAdam(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
                BasicUnitState<T>& state) {
-  const auto t = static_cast<double>(state.step);
-  const double first = optimizer.bias_correction ? 1.0 - std::pow(hyper.momentum, t) : 1.0;
-  const double second = optimizer.bias_correction ? 1.0 - std::pow(hyper.beta2, t) : 1.0;
-  const double beta1 = hyper.momentum;
-  const double beta2 = hyper.beta2;
-  const double decay = 1.0 - hyper.lr * hyper.weight_decay;
-  const double rate = hyper.lr / first;
-  const double inverse_root = 1.0 / std::sqrt(second);
-  const double eps = optimizer.second_moment_eps;
-  const bool cautious = optimizer.weight_decay == WeightDecay::kCautious;
+  const auto [beta1, beta2, decay, rate, inverse_root, eps, cautious] = AdamOf(optimizer, hyper, state.step);
   const T* __restrict gradients = gradient.data();
   T* __restrict m = state.momentum.data();
   T* __restrict v = state.second_moment.data();

@@ -53,7 +53,7 @@ class FamilyTest : public BackendTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, FamilyTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(FamilyTest);
 
 TEST_P(FamilyTest, AZeroGradientFromTheStartOnlyDecays) {
   for (const auto& [name, optimizer] : kFamily) {

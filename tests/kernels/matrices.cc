@@ -56,6 +56,26 @@ std::unique_ptr<Backend> MustMake(const std::string& name) {
   return *std::move(backend);
 }
 
+namespace {
+
+void SkipOrFail(const absl::Status& status) {
+  const bool absent = absl::IsNotFound(status) || absl::IsUnavailable(status);
+  if (absent) GTEST_SKIP() << status.message();
+  FAIL() << status;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeOrSkip(const std::string& name) {
+  auto backend = MakeBackend(name);
+  if (!backend.ok()) {
+    SkipOrFail(backend.status());
+    return nullptr;
+  }
+  (*backend)->BindThread(1);
+  return *std::move(backend);
+}
+
 Matrix Gaussian(int64_t rows, int64_t cols, uint32_t seed, double factor) {
   // Box-Muller by hand: what std::normal_distribution draws differs between libraries.
   std::mt19937 bits(seed);

@@ -33,7 +33,7 @@ constexpr CoefficientSet kSets[] = {CoefficientSet::kJordan, CoefficientSet::kYo
 
 class NewtonSchulzTest : public BackendTest {};
 
-INSTANTIATE_TEST_SUITE_P(All, NewtonSchulzTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(NewtonSchulzTest);
 
 TEST_P(NewtonSchulzTest, SingularValuesLandInTheBand) {
   for (const auto& [rows, cols] :

@@ -104,6 +104,19 @@ Matrix Times(double factor, Matrix m) {
   return m;
 }
 
+Matrix Spread(const Matrix& small, int64_t rows, int64_t cols) {
+  Matrix out{rows, cols, std::vector<float>(static_cast<size_t>(rows * cols))};
+  for (int64_t r = 0; r < small.rows; ++r) {
+    for (int64_t c = 0; c < small.cols; ++c) {
+      const int64_t row = r * (rows - 1) / (small.rows - 1);
+      const int64_t col = c * (cols - 1) / (small.cols - 1);
+      out.values[static_cast<size_t>(row * cols + col)] =
+          small.values[static_cast<size_t>(r * small.cols + c)];
+    }
+  }
+  return out;
+}
+
 double Norm(const std::vector<float>& a) {
   double sum = 0.0;
   for (const float value : a) sum += static_cast<double>(value) * static_cast<double>(value);

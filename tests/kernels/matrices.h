@@ -34,6 +34,9 @@ struct Matrix {
 Matrix Gaussian(int64_t rows, int64_t cols, uint32_t seed, double factor = 1.0);
 Matrix Transposed(const Matrix& m);
 Matrix Times(double factor, Matrix m);
+// `small` spread over a rows x cols matrix of zeros: its first row and column at 0, its last at the
+// end, the others evenly between.
+Matrix Spread(const Matrix& small, int64_t rows, int64_t cols);
 
 // |a - b| / |b|, Frobenius; |a| when b is zero.
 double RelativeError(const std::vector<float>& a, const std::vector<float>& b);

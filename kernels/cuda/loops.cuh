@@ -5,14 +5,17 @@
 // of fixed size, each a tree of fixed shape, and no atomics.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/launch.cuh"
+
 namespace dmuon::kernels::cuda {
 
-inline constexpr int kThreads = 256;
+#ifndef DMUON_CUDA_THREADS  // tests lower it
+#define DMUON_CUDA_THREADS 256
+#endif
+inline constexpr int kThreads = DMUON_CUDA_THREADS;
 inline constexpr int64_t kLoopBlocks = 1 << 16;
 inline constexpr int64_t kPartials = 1024;    // at most, of a sum
 inline constexpr int64_t kTermsPerThread = 16;  // at least, where there are as many
@@ -31,8 +34,7 @@ __global__ void LoopKernel(int64_t count, Body body) {
 template <typename Body>
 cudaError_t Loop(cudaStream_t stream, int64_t count, Body body) {
   if (count <= 0) return cudaSuccess;
-  LoopKernel<<<Blocks(count, kThreads, kLoopBlocks), kThreads, 0, stream>>>(count, body);
-  return cudaGetLastError();
+  return Launch(stream, Blocks(count, kThreads, kLoopBlocks), kThreads, LoopKernel<Body>, count, body);
 }
 
 // The sum of all threads' values, in every thread; all threads of a block call this.
@@ -62,11 +64,10 @@ __global__ void SumKernel(int64_t count, Term term, Value* sums) {
 template <typename Value, typename Term>
 cudaError_t Sum(cudaStream_t stream, int64_t count, Term term, Value* partials, Value* result) {
   const unsigned blocks = Blocks(count, kThreads * kTermsPerThread, kPartials);
-  SumKernel<<<blocks, kThreads, 0, stream>>>(count, term, partials);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
-  SumKernel<<<1, kThreads, 0, stream>>>(
-      blocks, [partials] __device__(int64_t i) { return partials[i]; }, result);
-  return cudaGetLastError();
+  const cudaError_t error = Launch(stream, blocks, kThreads, SumKernel<Value, Term>, count, term, partials);
+  if (error != cudaSuccess) return error;
+  const auto partial = [partials] __device__(int64_t i) { return partials[i]; };
+  return Launch(stream, 1, kThreads, SumKernel<Value, decltype(partial)>, blocks, partial, result);
 }
 
 template <typename Term>
@@ -82,8 +83,7 @@ __global__ void RowSumsKernel(int64_t rows, int64_t cols, Term term, double* sum
 // sums[r] = sum over c of term(r, c).
 template <typename Term>
 cudaError_t RowSums(cudaStream_t stream, int64_t rows, int64_t cols, Term term, double* sums) {
-  RowSumsKernel<<<Blocks(rows, 1, kLoopBlocks), kThreads, 0, stream>>>(rows, cols, term, sums);
-  return cudaGetLastError();
+  return Launch(stream, Blocks(rows, 1, kLoopBlocks), kThreads, RowSumsKernel<Term>, rows, cols, term, sums);
 }
 
 inline constexpr int kTile = 32;
@@ -109,8 +109,7 @@ template <typename Term>
 cudaError_t ColumnSums(cudaStream_t stream, int64_t rows, int64_t cols, Term term, double* sums) {
   if (cols == 0) return cudaSuccess;
   const auto blocks = static_cast<unsigned>((cols + kTile - 1) / kTile);
-  ColumnSumsKernel<<<blocks, dim3(kTile, kTileRows), 0, stream>>>(rows, cols, term, sums);
-  return cudaGetLastError();
+  return Launch(stream, blocks, dim3(kTile, kTileRows), ColumnSumsKernel<Term>, rows, cols, term, sums);
 }
 
 }  // namespace dmuon::kernels::cuda

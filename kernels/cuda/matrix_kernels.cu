@@ -110,8 +110,7 @@ cudaError_t TakeMean(cudaStream_t stream, int64_t count, int64_t stride, float* 
 
 cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square) {
   const auto tiles = static_cast<unsigned>((size + kTile - 1) / kTile);
-  MirrorKernel<<<dim3(tiles, tiles), dim3(kTile, kTileRows), 0, stream>>>(size, square);
-  return cudaGetLastError();
+  return Launch(stream, dim3(tiles, tiles), dim3(kTile, kTileRows), MirrorKernel, size, square);
 }
 
 cudaError_t TimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v, double* out) {

@@ -22,7 +22,10 @@ namespace {
 constexpr int64_t kPadding = 8;
 // A symmetric result from this size on is computed by panels of columns, each from its diagonal on: with four of
 // them 5/8 of the work. Smaller panels would leave a large device idle.
-constexpr int64_t kPanelSize = 4096;
+#ifndef DMUON_CUDA_PANEL_SIZE  // tests lower it
+#define DMUON_CUDA_PANEL_SIZE 4096
+#endif
+constexpr int64_t kPanelSize = DMUON_CUDA_PANEL_SIZE;
 constexpr int64_t kPanels = 4;
 constexpr int64_t kPanelMultiple = 128;  // keeps addresses aligned to 256 bytes
 

@@ -103,8 +103,7 @@ cudaError_t NormalizeElements(cudaStream_t stream, const NormalizeArgs& args) {
 }
 
 cudaError_t NormalizeRows(cudaStream_t stream, const NormalizeArgs& args) {
-  NormalizeRowsKernel<<<Blocks(args.rows, 1, kLoopBlocks), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return Launch(stream, Blocks(args.rows, 1, kLoopBlocks), kThreads, NormalizeRowsKernel, args);
 }
 
 cudaError_t LineSums(cudaStream_t stream, int64_t rows, int64_t cols, bool of_rows, double clip, const float* gradient,

@@ -19,6 +19,8 @@ namespace {
 constexpr double kDoubleTolerance = 1e-10;
 // Rounding inside fp32 Newton-Schulz moves a weight by at most 1.1e-7 here; the result rounds once.
 constexpr double kFloatTolerance = 1e-6;
+// Of a direction, where sums are taken in an order that is not ours: roundings of 6e-8 grow by up to 485 (Jordan).
+constexpr double kForeignSumsTolerance = 1e-5;
 
 using Six = std::array<double, 6>;
 
@@ -258,8 +260,8 @@ class GoldenBackendTest : public BackendTest {
     const Six values = tall ? TransposedSix(wide) : wide;
     return {tall ? 3 : 2, tall ? 2 : 3, {values.begin(), values.end()}};
   }
-  static void ExpectNear(const Matrix& got, const Six& expected) {
-    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(got.values[i], expected[i], kFloatTolerance) << i;
+  static void ExpectNear(const Matrix& got, const Six& expected, double tolerance) {
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(got.values[i], expected[i], tolerance) << i;
   }
 };
 
@@ -270,9 +272,9 @@ TEST_P(GoldenBackendTest, EveryOptimizerAgreesInFloat) {
     SCOPED_TRACE(golden.name);
     Unit unit(backend(), golden.optimizer, GoldenHyper(golden.optimizer), ToMatrix(kWeight, golden.tall));
     unit.Step(ToMatrix(kFirstGradient, golden.tall));
-    ExpectNear(unit.weight(), golden.first);
+    ExpectNear(unit.weight(), golden.first, kFloatTolerance);
     unit.Step(ToMatrix(kSecondGradient, golden.tall));
-    ExpectNear(unit.weight(), golden.second);
+    ExpectNear(unit.weight(), golden.second, kFloatTolerance);
   }
 }
 
@@ -280,7 +282,8 @@ TEST_P(GoldenBackendTest, MatrixAgreesForEverySetInFloat) {
   for (const GoldenSet& golden : kSets) {
     SCOPED_TRACE(static_cast<int>(golden.set));
     const NewtonSchulz ns{.coefficients = golden.set, .eps_mode = EpsMode::kAdd};
-    ExpectNear(Orthogonal(backend(), ns, ToMatrix(kFirstGradient, false)), golden.orthogonal);
+    ExpectNear(Orthogonal(backend(), ns, ToMatrix(kFirstGradient, false)), golden.orthogonal,
+               backend().name() == "cuda" ? kForeignSumsTolerance : kFloatTolerance);
   }
 }
 

@@ -117,7 +117,7 @@ void DescribePerformance(CLI::App& app, Flags& flags) {
                  "GiB for arenas, masters and optimizer state; 0: half of the machine's memory")
       ->envname("DMUON_MEMORY_LIMIT")
       ->capture_default_str();
-  app.add_option("--backend", flags.backend, "Kernels: cpu, or reference (slow, in double)")
+  app.add_option("--backend", flags.backend, "Kernels: cpu, cuda (one GPU; tensors stay in host memory), or reference (slow, in double)")
       ->envname("DMUON_BACKEND")
       ->capture_default_str();
   app.add_option("--metrics", flags.metrics,

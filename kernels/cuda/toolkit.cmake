@@ -21,7 +21,7 @@ macro(dmuon_find_cuda)
   if(DMUON_NVCC AND NOT DEFINED ENV{CUDACXX})
     set(ENV{CUDACXX} ${DMUON_NVCC})
     # In a wheel the runtime lies in lib, and nvcc looks in lib64.
-    get_filename_component(DMUON_CUDA_ROOT ${DMUON_NVCC}/../.. REALPATH)
+    get_filename_component(DMUON_CUDA_ROOT ${DMUON_NVCC}/../.. ABSOLUTE)
     if(DMUON_CUDA_ROOT IN_LIST DMUON_CUDA_WHEELS AND NOT DEFINED ENV{CUDAFLAGS})
       list(TRANSFORM DMUON_CUDA_WHEELS REPLACE "(.+)" "-L\\1/lib" OUTPUT_VARIABLE DMUON_CUDA_LIBRARY_FLAGS)
       list(JOIN DMUON_CUDA_LIBRARY_FLAGS " " DMUON_CUDA_LIBRARY_FLAGS)

@@ -29,6 +29,12 @@ std::vector<float> Operand(const void* data, const cublasLtMatrixLayoutOpaque_t&
   return out;
 }
 
+// sums += scale * column. Both are copies made here, and this is where the time goes.
+__attribute__((no_sanitize("address", "undefined"))) void AddColumn(size_t count, float scale, const float* column,
+                                                                    float* sums) {
+  for (size_t i = 0; i < count; ++i) sums[i] += scale * column[i];
+}
+
 bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 256 == 0; }
 
 template <typename T>
@@ -112,8 +118,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
   for (size_t j = 0; j < d_layout->cols; ++j) {
     sums.assign(rows, 0.0F);
     for (size_t k = 0; k < depth; ++k) {
-      const float scale = right[j * depth + k];
-      for (size_t i = 0; i < rows; ++i) sums[i] += left[k * rows + i] * scale;
+      AddColumn(rows, right[j * depth + k], left.data() + k * rows, sums.data());
     }
     const float* base = static_cast<const float*>(c) + j * static_cast<size_t>(c_layout->stride);
     float* out = static_cast<float*>(d) + j * static_cast<size_t>(d_layout->stride);

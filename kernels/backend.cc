@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/reference_backend.h"
+#include "kernels/plugin.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -73,8 +74,9 @@ absl::Status Backend::OrthogonalizeDirection(const Optimizer& optimizer, const M
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name) {
   if (name == "reference") return MakeReferenceBackend();
   if (name == "cpu") return MakeCpuBackend();
+  if (name == "cuda") return LoadBackend(name, "libdmuon_cuda.so", "DMUON_CUDA_PLUGIN");
   return absl::InvalidArgumentError(absl::StrCat("kernels backend is \"", std::string(name),
-                                                 "\"; must be one of: reference, cpu"));
+                                                 "\"; must be one of: reference, cpu, cuda"));
 }
 
 }  // namespace dmuon::kernels

@@ -96,6 +96,9 @@ class Backend {
   // that are used.
   [[nodiscard]] virtual std::string device() const = 0;
 
+  // INVALID_ARGUMENT naming the stage when this backend has no kernels for it; the optimizer is valid otherwise.
+  [[nodiscard]] virtual absl::Status Supports(const Optimizer& /*optimizer*/) const { return absl::OkStatus(); }
+
   // Gives the calling thread a team of `threads` (at least 1, itself included) from now on. Teams
   // of different threads may differ in size.
   virtual void BindThread(int threads) = 0;
@@ -148,7 +151,8 @@ class Backend {
                      std::span<float> update, UnitState& state) = 0;
 };
 
-// "reference": plain loops in double, the judge. "cpu": products in blocks, symmetric ones by half.
+// "reference": plain loops in double, the judge. "cpu": products in blocks, symmetric ones by half. "cuda": on a
+// GPU, from a plug-in (LoadBackend of plugin.h says where it lies and how that fails); UNAVAILABLE without a device.
 // INVALID_ARGUMENT listing the names when `name` is none of them.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name);
 

@@ -218,6 +218,12 @@ void Engine::Register(v1::RegisterRequest request, absl::Time deadline,
   if (!job.ok()) return reply(job.status());
   absl::Status status = wire::ValidateJobSpec(request.job());
   if (status.ok()) status = plan::ValidateOptimizers(request.job());
+  for (const v1::Group& group : request.job().groups()) {
+    if (!status.ok()) break;
+    if (const absl::Status supported = backend_->Supports(plan::ToOptimizer(group)); !supported.ok()) {
+      status = wire::InvalidField(absl::StrCat("group '", group.name(), "': ", supported.message()));
+    }
+  }
   if (!status.ok()) return reply(status);
   std::vector<const v1::Shard*> shards;
   for (const v1::Shard& shard : request.shards()) shards.push_back(&shard);

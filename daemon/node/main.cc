@@ -70,7 +70,7 @@ struct Flags {
   double orphan_timeout_seconds = 3600;
   double memory_limit_gib = 0;
   std::string cache_dir = DefaultCacheDirectory();
-  double autotune_budget_seconds = 30;
+  double autotune_budget_seconds = -1;
 };
 
 void DescribeBehaviour(CLI::App& app, Flags& flags) {
@@ -129,7 +129,7 @@ void DescribePerformance(CLI::App& app, Flags& flags) {
                  "GiB for arenas, masters and optimizer state; 0: half of the machine's memory")
       ->envname("DMUON_MEMORY_LIMIT")
       ->capture_default_str();
-  app.add_option("--backend", flags.backend, "Kernels: cpu, or reference (slow, in double)")
+  app.add_option("--backend", flags.backend, "Kernels: cpu, cuda (one GPU; tensors stay in host memory), or reference (slow, in double)")
       ->envname("DMUON_BACKEND")
       ->capture_default_str();
   app.add_option("--cache-dir", flags.cache_dir,
@@ -138,10 +138,9 @@ void DescribePerformance(CLI::App& app, Flags& flags) {
       ->envname("DMUON_CACHE_DIR")
       ->capture_default_str();
   app.add_option("--autotune-budget", flags.autotune_budget_seconds,
-                 "Seconds that a new job's measurements may take. More measures larger matrices instead of "
-                 "estimating them from smaller ones; below --step-timeout")
-      ->envname("DMUON_AUTOTUNE_BUDGET")
-      ->capture_default_str();
+                 "Seconds that a new job's measurements may take, below --step-timeout; default: half of that, at most 30. "
+                 "More measures larger matrices instead of estimating them from smaller ones")
+      ->envname("DMUON_AUTOTUNE_BUDGET");
   app.add_option("--metrics", flags.metrics,
                  "host:port of the Prometheus endpoint /metrics; port 0 takes a free one (see "
                  "dmuonctl status); empty: none")
@@ -212,7 +211,8 @@ absl::StatusOr<EngineOptions> ToOptions(Flags& flags) {
   options.threads_per_slot = flags.threads_per_slot;
   options.overlap = flags.overlap;
   options.cache_directory = flags.cache_dir;
-  options.autotune_budget = absl::Seconds(flags.autotune_budget_seconds);
+  options.autotune_budget = flags.autotune_budget_seconds < 0 ? std::min(options.autotune_budget, options.step_timeout / 2)
+                                                              : absl::Seconds(flags.autotune_budget_seconds);
   DMUON_RETURN_IF_ERROR(options.Validate());
   return options;
 }

@@ -13,6 +13,7 @@
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/stages.h"
+#include "kernels/newton_schulz.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -129,10 +130,7 @@ class ReferenceBackend final : public Backend {
 
   absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& /*method*/, MatrixView x,
                              Scratch& /*scratch*/) override {
-    if (x.rows < 0 || x.cols < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("matrix is ", x.rows, " x ", x.cols,
-                                                     "; each dimension must be at least 0"));
-    }
+    if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
     return Rounded("Newton-Schulz", x, [&](std::span<double> wide) {
       reference::Orthogonalize(newton_schulz, x.rows, x.cols, wide);
     });

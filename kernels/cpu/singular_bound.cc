@@ -17,8 +17,10 @@ constexpr int kPowerIterations = 3;
 
 double NormOf(const std::vector<float>& v) { return std::sqrt(MeasureFloat(v).sum_squares); }
 
-// A vector with a part in every direction: the fractions of multiples of the golden ratio.
-std::vector<float> Start(size_t size) {
+}  // namespace
+
+std::vector<float> PowerIterationStart(size_t size) {
+  // The fractions of multiples of the golden ratio.
   constexpr double kGolden = 0.6180339887498949;
   std::vector<float> v(size);
   for (size_t i = 0; i < size; ++i) {
@@ -27,8 +29,6 @@ std::vector<float> Start(size_t size) {
   }
   return v;
 }
-
-}  // namespace
 
 double LargestSingularValue(const NewtonSchulz& newton_schulz) {
   double largest = 0.0;
@@ -40,26 +40,33 @@ double LargestSingularValue(const NewtonSchulz& newton_schulz) {
   return largest;
 }
 
+bool GrowthWithinBound(const NewtonSchulz& newton_schulz, const std::function<double()>& grow) {
+  const double bound = kSlack * LargestSingularValue(newton_schulz);
+  for (int i = 0; i < kPowerIterations; ++i) {
+    // Approaches the square of the largest singular value, from below.
+    const double grown = grow();
+    if (!(grown <= bound * bound)) return false;
+    if (grown == 0.0) return true;
+  }
+  return true;
+}
+
 bool WithinSingularBound(const NewtonSchulz& newton_schulz, MatrixView x) {
   const auto rows = static_cast<size_t>(x.rows);
   const auto cols = static_cast<size_t>(x.cols);
   if (!AllFinite({x.data, rows * cols})) return false;
-  const double bound = kSlack * LargestSingularValue(newton_schulz);
-  std::vector<float> right = Start(cols);
-  for (int i = 0; i < kPowerIterations; ++i) {
+  std::vector<float> right = PowerIterationStart(cols);
+  return GrowthWithinBound(newton_schulz, [&] {
     std::vector<float> next(cols, 0.0F);
     for (size_t r = 0; r < rows; ++r) {
       const std::span<const float> row(x.data + r * cols, cols);
       const float left = Dot(row, right);
       AddMultiple(left, row, next);
     }
-    // |X^T X v| / |v| approaches the square of the largest singular value, from below.
     const double grown = NormOf(next) / NormOf(right);
-    if (!(grown <= bound * bound)) return false;
-    if (grown == 0.0) return true;
     right.swap(next);
-  }
-  return true;
+    return grown;
+  });
 }
 
 }  // namespace dmuon::kernels

@@ -4,6 +4,10 @@
 // Whether a result can be one of Newton-Schulz.
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <vector>
+
 #include "kernels/backend.h"
 
 namespace dmuon::kernels {
@@ -15,5 +19,11 @@ double LargestSingularValue(const NewtonSchulz& newton_schulz);
 // fixed vector find it, is at most 1.25 times what the polynomials can give. What rounding adds to a sound
 // result stays below that; a result that has diverged is beyond it by factors.
 bool WithinSingularBound(const NewtonSchulz& newton_schulz, MatrixView x);
+
+// The same for a finite matrix that lies elsewhere. `grow` is one power iteration: v <- X^T X v, from v =
+// PowerIterationStart(columns of X) on; it returns |X^T X v| / |v|.
+bool GrowthWithinBound(const NewtonSchulz& newton_schulz, const std::function<double()>& grow);
+// A vector with a part in every direction.
+std::vector<float> PowerIterationStart(size_t size);
 
 }  // namespace dmuon::kernels

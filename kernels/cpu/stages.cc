@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/stage_factors.h"
 
 namespace dmuon::kernels {
 namespace {
@@ -61,28 +62,6 @@ std::vector<double> LineSums(int64_t rows, int64_t cols, const Add& add) {
 }
 
 // -- acceleration and momentum -----------------------------------------------------------------------
-
-// What the momentum stage takes for a gradient: own * G + slow * E.
-struct Acceleration {
-  double own, slow;
-};
-
-// E starts as the first gradient, so that the first step has none.
-Acceleration AccelerationOf(const Optimizer& optimizer, double clip, int64_t step) {
-  if (!optimizer.accelerates() || step == 0) return {clip, 0.0};
-  const double pull = optimizer.acceleration * (1.0 - optimizer.slow_beta);
-  return {clip * (1.0 + pull), -pull};
-}
-
-// M <- keep * M + take * g.
-struct MomentumFactors {
-  double keep, take;
-};
-
-MomentumFactors MomentumOf(const Optimizer& optimizer, const Hyper& hyper) {
-  if (optimizer.selects()) return {1.0, 1.0};  // decays later, where it is selected
-  return {hyper.momentum, optimizer.momentum == Momentum::kEma ? 1.0 - hyper.momentum : 1.0};
-}
 
 // Calls last(a, x, b, y), which shall make a*x + b*y, or what becomes of that, of the whole span.
 template <typename T, class Last>
@@ -220,11 +199,8 @@ double NormalizeUpdate(const Optimizer& optimizer, const Hyper& hyper, std::span
       after[line] += Stages<T>().sum_squares(n, u);
     });
   });
-  const double size = std::sqrt(std::accumulate(after.begin(), after.end(), 0.0));
-  const double wanted = keeps_norm
-                            ? std::sqrt(std::accumulate(before.begin(), before.end(), 0.0))
-                            : optimizer.rms * std::sqrt(static_cast<double>(update.size()));
-  return wanted / (size + eps);
+  return RescaleFactor(optimizer, std::sqrt(std::accumulate(before.begin(), before.end(), 0.0)),
+                       std::sqrt(std::accumulate(after.begin(), after.end(), 0.0)), update.size());
 }
 
 // -- selection -------------------------------------------------------------------------------------
@@ -240,16 +216,8 @@ std::vector<int64_t> SelectLines(const Optimizer& optimizer, double clip, std::s
     return Stages<T>().add_magnitudes(count, state.momentum.data() + at, clip, gradient.data() + at,
                                       rows ? nullptr : columns);
   });
-  const double* sums = all.data() + (rows ? 0 : state.rows);
-  std::vector<int64_t> order(static_cast<size_t>(lines));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return sums[a] > sums[b];
-  });
-  const auto count = static_cast<int64_t>(std::ceil(optimizer.selected * static_cast<double>(lines)));
-  order.resize(static_cast<size_t>(std::clamp<int64_t>(count, 1, lines)));
-  std::sort(order.begin(), order.end());
-  return order;
+  const size_t first = rows ? 0 : static_cast<size_t>(state.rows);
+  return LargestLines(optimizer, std::span(all).subspan(first, static_cast<size_t>(lines)));
 }
 
 // The momentum of the selected lines, one after the other as a matrix.
@@ -362,29 +330,12 @@ class SelectedStep {
   const std::vector<int64_t> lines_;  // selected, rising
 };
 
-// base^exponent by repeated squaring: the same bits everywhere, which std::pow does not promise. Squarings double a
-// relative error, so it is below exponent * 2^-53.
-double Power(double base, int64_t exponent) {
-  double power = 1.0;
-  for (; exponent > 0; exponent /= 2, base *= base) {
-    if (exponent % 2 != 0) power *= base;
-  }
-  return power;
-}
-
 template <typename T>
 void ApplyAdam(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const T> gradient,
                BasicUnitState<T>& state) {
-  const double first = optimizer.bias_correction ? 1.0 - Power(hyper.momentum, state.step) : 1.0;
-  const double second = optimizer.bias_correction ? 1.0 - Power(hyper.beta2, state.step) : 1.0;
-  const AdamStep step = {.clip = clip,
-                         .beta1 = hyper.momentum,
-                         .beta2 = hyper.beta2,
-                         .inverse_root = 1.0 / std::sqrt(second),
-                         .eps = optimizer.second_moment_eps,
-                         .decay = 1.0 - hyper.lr * hyper.weight_decay,
-                         .rate = hyper.lr / first,
-                         .cautious = optimizer.weight_decay == WeightDecay::kCautious};
+  const auto [beta1, beta2, decay, rate, inverse_root, eps, cautious] = AdamOf(optimizer, hyper, state.step);
+  const AdamStep step = {.clip = clip, .beta1 = beta1, .beta2 = beta2, .inverse_root = inverse_root, .eps = eps,
+                         .decay = decay, .rate = rate, .cautious = cautious};
   ForEachBlock(gradient.size(), [&](size_t at, size_t n) {
     Stages<T>().adam(n, step, gradient.data() + at, state.momentum.data() + at, state.second_moment.data() + at,
                      state.weight.data() + at);

@@ -18,19 +18,15 @@ import json
 import math
 import pathlib
 import statistics
-import subprocess
 import time
 
 import torch
+from ns_process import FORMS, JORDAN, STEPS, Runner, needed_flops
 from torch.optim import _muon
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHAPES = {"GPT-2 124M": [(768, 768), (2304, 768), (3072, 768), (768, 3072)],
           "Qwen2.5-0.5B": [(896, 896), (128, 896), (4864, 896), (896, 4864)],
           "square": [(512, 512), (1024, 1024), (2048, 2048)]}
-JORDAN = (3.4445, -4.7750, 2.0315)
-STEPS = 5
-FORMS = ("standard", "gram")
 
 
 def torch_newton_schulz(precision: str):
@@ -44,36 +40,10 @@ def torch_newton_schulz(precision: str):
     return scope["_zeropower_via_newtonschulz"]
 
 
-class Runner:
-    """ns_runner, the other process."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([ROOT / "build/release/bin/ns_runner"], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True, bufsize=1)
-
-    def __call__(self, *command: object) -> float:
-        """Milliseconds."""
-        self._process.stdin.write(" ".join(map(str, command)) + "\n")
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"ns_runner ended at: {command}")
-        return float(answer)
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait()
-
-
 def torch_ms(call, *arguments) -> float:
     start = time.perf_counter()
     call(*arguments)
     return 1e3 * (time.perf_counter() - start)
-
-
-def needed_flops(form: str, rows: int, cols: int) -> float:
-    s, a = min(rows, cols), max(rows, cols) / min(rows, cols)
-    # s^3 each: standard 3a + 1 a step; Gram with one restart 6a, and 14 on the smaller side.
-    return s**3 * (STEPS * (3 * a + 1) if form == "standard" else 6 * a + 4 * STEPS - 6)
 
 
 @dataclasses.dataclass

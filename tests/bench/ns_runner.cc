@@ -5,6 +5,7 @@
 // milliseconds a line; the input is the same normal matrix each time.
 //
 //   cpu FORM PRECISION THREADS ROWS COLS   the cpu backend: FORM standard or gram, PRECISION fp32 or bf16
+//   cuda FORM PRECISION THREADS ROWS COLS  the cuda backend, the matrix in device memory; THREADS says nothing
 //   blas THREADS ROWS COLS                 five steps of plain sgemm, threads inside OpenBLAS
 //   gemm THREADS N                         one sgemm of N x N
 #include <algorithm>
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <functional>
 #include <iostream>
+#include <map>
+#include <memory>
 #include <random>
 #include <sstream>
 #include <string>
@@ -21,6 +24,10 @@
 
 #include "cblas.h"
 #include "kernels/backend.h"
+
+#ifdef DMUON_CUDA_BUILT
+#include <cuda_runtime_api.h>
+#endif
 
 extern "C" void omp_set_num_threads(int threads);
 
@@ -89,16 +96,59 @@ class PlainNewtonSchulz {
   std::vector<float> gram_, poly_, next_;
 };
 
+// Where a backend's matrix lies while it is timed.
+class Place {
+ public:
+  virtual ~Place() = default;
+  // Memory that holds a copy of `values`, until the next call.
+  virtual float* Put(const std::vector<float>& values) = 0;
+};
+
+class HostPlace final : public Place {
+ public:
+  float* Put(const std::vector<float>& values) override {
+    values_ = values;
+    return values_.data();
+  }
+
+ private:
+  std::vector<float> values_;
+};
+
+#ifdef DMUON_CUDA_BUILT
+class DevicePlace final : public Place {
+ public:
+  ~DevicePlace() override { cudaFree(data_); }
+  float* Put(const std::vector<float>& values) override {
+    const size_t bytes = values.size() * sizeof(float);
+    cudaFree(data_);
+    data_ = nullptr;
+    if (cudaMalloc(&data_, bytes) != cudaSuccess) return nullptr;
+    return cudaMemcpy(data_, values.data(), bytes, cudaMemcpyHostToDevice) == cudaSuccess ? static_cast<float*>(data_) : nullptr;
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+#else
+using DevicePlace = HostPlace;  // MakeBackend has failed before
+#endif
+
+// A backend, once a command has asked for it.
+struct Subject {
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Place> place;
+};
+
 class Runner {
  public:
-  Runner() : backend_(*MakeBackend("cpu")) {}
 
   // Below 0: not a command.
   double Answer(const std::string& line) {
     std::istringstream words(line);
     std::string what;
     words >> what;
-    if (what == "cpu") return Cpu(words);
+    if (what == "cpu" || what == "cuda") return Orthogonalize(SubjectOf(what), words);
     int threads = 0;
     int rows = 0;
     int cols = 0;
@@ -109,7 +159,21 @@ class Runner {
   }
 
  private:
-  double Cpu(std::istringstream& words) {
+  Subject& SubjectOf(const std::string& name) {
+    Subject& subject = subjects_[name];
+    if (subject.backend != nullptr) return subject;
+    auto backend = MakeBackend(name);
+    if (!backend.ok()) {
+      std::cerr << backend.status().message() << "\n";
+      return subject;
+    }
+    subject.backend = *std::move(backend);
+    subject.place = name == "cuda" ? std::unique_ptr<Place>(std::make_unique<DevicePlace>()) : std::make_unique<HostPlace>();
+    return subject;
+  }
+
+  double Orthogonalize(Subject& subject, std::istringstream& words) {
+    if (subject.backend == nullptr) return -1.0;
     std::string form;
     std::string precision;
     int threads = 0;
@@ -119,11 +183,13 @@ class Runner {
     if (!words || (form != "standard" && form != "gram") || (precision != "fp32" && precision != "bf16")) return -1.0;
     const Method method{form == "gram" ? Form::kGram : Form::kStandard,
                         precision == "bf16" ? Precision::kBFloat16 : Precision::kFloat32};
-    backend_->BindThread(threads);
-    std::vector<float> x = Normal(rows, cols);
-    bool ok = false;
-    const double ms = TimeMs([&] { ok = backend_->Orthogonalize({}, method, {x.data(), rows, cols}, scratch_).ok(); });
-    return ok ? ms : -1.0;
+    subject.backend->BindThread(threads);
+    float* x = subject.place->Put(Normal(rows, cols));
+    if (x == nullptr) return -1.0;
+    absl::Status status;
+    const double ms = TimeMs([&] { status = subject.backend->Orthogonalize({}, method, {x, rows, cols}, scratch_); });
+    if (!status.ok()) std::cerr << status.message() << "\n";
+    return status.ok() ? ms : -1.0;
   }
 
   static double Blas(int threads, int rows, int cols) {
@@ -140,7 +206,7 @@ class Runner {
     return TimeMs([&] { Sgemm(CblasNoTrans, n, n, n, a.data(), a.data(), n, out.data()); });
   }
 
-  std::unique_ptr<Backend> backend_;
+  std::map<std::string, Subject> subjects_;
   Scratch scratch_;
 };
 

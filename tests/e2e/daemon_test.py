@@ -3,6 +3,7 @@
 """dmuond and dmuon-coordinator as programs: one owner a socket, lost and frozen workers, a coordinator of its own."""
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -52,6 +53,29 @@ class Workers:
             assert process.returncode == 0, output
             sums.append(output.rsplit("checksum ", 1)[1].strip())
         return sums
+
+
+def cuda_libraries(pid: int) -> list[str]:
+    names = ("libcublas", "libcudart", "libcuda.so", "libdmuon_cuda")
+    return [line for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines() if any(n in line for n in names)]
+
+
+def test_a_daemon_on_the_cpu_maps_nothing_of_cuda() -> None:
+    daemon = Daemon().start()
+    try:
+        assert cuda_libraries(daemon.pid) == []
+    finally:
+        daemon.kill()
+
+
+def test_a_missing_cuda_plugin_ends_the_daemon_with_the_place_named(tmp_path: pathlib.Path) -> None:
+    plugin = tmp_path / "libdmuon_cuda.so"
+    command = [str(program("dmuond")), "--standalone", "--listen", f"unix:{tmp_path}/d.sock", "--metrics", "",
+               "--backend", "cuda"]
+    ended = subprocess.run(command, env={**os.environ, "DMUON_CUDA_PLUGIN": str(plugin)}, capture_output=True, text=True,
+                           timeout=PATIENCE_SECONDS, check=False)
+    assert ended.returncode == 1
+    assert f'kernels backend "cuda": no plug-in at {plugin}' in ended.stderr
 
 
 def job_of(daemon: Daemon, job: str) -> dict:

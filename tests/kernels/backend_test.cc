@@ -22,7 +22,7 @@ TEST(MakeBackend, UnknownNameListsTheKnownOnes) {
   const auto backend = MakeBackend("gpu");
   EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(backend.status().message()),
-            "kernels backend is \"gpu\"; must be one of: reference, cpu");
+            "kernels backend is \"gpu\"; must be one of: reference, cpu, cuda");
 }
 
 TEST(Scratch, BuffersGrowAndDoNotDisturbOneAnother) {
@@ -38,7 +38,7 @@ TEST(Scratch, BuffersGrowAndDoNotDisturbOneAnother) {
 
 class MeasureTest : public BackendTest {};
 
-INSTANTIATE_TEST_SUITE_P(All, MeasureTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(MeasureTest);
 
 TEST_P(MeasureTest, BackendSaysItsName) { EXPECT_EQ(backend().name(), GetParam()); }
 

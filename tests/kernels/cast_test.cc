@@ -30,7 +30,7 @@ class CastTest : public BackendTest {
   uint16_t Half(float value) { return Halves({value})[0]; }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, CastTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(CastTest);
 
 TEST_P(CastTest, EveryBf16ComesBackUnchanged) {
   std::vector<uint16_t> all(kBf16Patterns);

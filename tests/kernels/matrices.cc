@@ -56,6 +56,26 @@ std::unique_ptr<Backend> MustMake(const std::string& name) {
   return *std::move(backend);
 }
 
+namespace {
+
+void SkipOrFail(const absl::Status& status) {
+  const bool absent = absl::IsNotFound(status) || absl::IsUnavailable(status);
+  if (absent) GTEST_SKIP() << status.message();
+  FAIL() << status;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeOrSkip(const std::string& name) {
+  auto backend = MakeBackend(name);
+  if (!backend.ok()) {
+    SkipOrFail(backend.status());
+    return nullptr;
+  }
+  (*backend)->BindThread(1);
+  return *std::move(backend);
+}
+
 Matrix Gaussian(int64_t rows, int64_t cols, uint32_t seed, double factor) {
   // Box-Muller by hand: what std::normal_distribution draws differs between libraries.
   std::mt19937 bits(seed);
@@ -82,6 +102,19 @@ Matrix Transposed(const Matrix& m) {
 Matrix Times(double factor, Matrix m) {
   for (float& value : m.values) value = static_cast<float>(factor * static_cast<double>(value));
   return m;
+}
+
+Matrix Spread(const Matrix& small, int64_t rows, int64_t cols) {
+  Matrix out{rows, cols, std::vector<float>(static_cast<size_t>(rows * cols))};
+  for (int64_t r = 0; r < small.rows; ++r) {
+    for (int64_t c = 0; c < small.cols; ++c) {
+      const int64_t row = r * (rows - 1) / (small.rows - 1);
+      const int64_t col = c * (cols - 1) / (small.cols - 1);
+      out.values[static_cast<size_t>(row * cols + col)] =
+          small.values[static_cast<size_t>(r * small.cols + c)];
+    }
+  }
+  return out;
 }
 
 double Norm(const std::vector<float>& a) {

@@ -16,7 +16,7 @@
 
 namespace dmuon::kernels {
 
-// The implementations under test; a new backend is one more name.
+// The implementations under test.
 inline const char* const kBackends[] = {"reference", "cpu"};
 
 std::unique_ptr<Backend> MustMake(const std::string& name);
@@ -34,6 +34,9 @@ struct Matrix {
 Matrix Gaussian(int64_t rows, int64_t cols, uint32_t seed, double factor = 1.0);
 Matrix Transposed(const Matrix& m);
 Matrix Times(double factor, Matrix m);
+// `small` spread over a rows x cols matrix of zeros: its first row and column at 0, its last at the
+// end, the others evenly between.
+Matrix Spread(const Matrix& small, int64_t rows, int64_t cols);
 
 // |a - b| / |b|, Frobenius; |a| when b is zero.
 double RelativeError(const std::vector<float>& a, const std::vector<float>& b);
@@ -71,10 +74,14 @@ class Unit {
   Scratch scratch_;
 };
 
-// A test that runs over every backend, with a team of one.
+// The backend `name` with a team of one. Null, and the test is skipped with the reason, where its plug-in was not
+// built or there is no device; any other failure to make it fails the test.
+std::unique_ptr<Backend> MakeOrSkip(const std::string& name);
+
+// A test that runs over every backend.
 class BackendTest : public testing::TestWithParam<const char*> {
  protected:
-  BackendTest() : backend_(MustMake(GetParam())) { backend_->BindThread(1); }
+  void SetUp() override { backend_ = MakeOrSkip(GetParam()); }
   Backend& backend() { return *backend_; }
 
  private:
@@ -84,5 +91,10 @@ class BackendTest : public testing::TestWithParam<const char*> {
 inline std::string BackendName(const testing::TestParamInfo<const char*>& backend) {
   return backend.param;
 }
+
+// Runs a BackendTest over every backend, as All; and as Gpu, which CTest keeps apart (tests/kernels/CMakeLists.txt).
+#define DMUON_INSTANTIATE_BACKENDS(suite)                                                 \
+  INSTANTIATE_TEST_SUITE_P(All, suite, testing::ValuesIn(kBackends), BackendName);        \
+  INSTANTIATE_TEST_SUITE_P(Gpu, suite, testing::Values("cuda"), BackendName)
 
 }  // namespace dmuon::kernels

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -33,17 +34,23 @@ constexpr Named kMethods[] = {{"StandardFloat32", {Form::kStandard, Precision::k
 
 void PrintTo(const Named& method, std::ostream* out) { *out << method.name; }
 
-class MethodTest : public testing::TestWithParam<Named> {
+class MethodTest : public testing::TestWithParam<std::tuple<const char*, Named>> {
  protected:
-  MethodTest() : cpu_(MustMake("cpu")) { cpu_->BindThread(1); }
+  void SetUp() override { backend_ = MakeOrSkip(std::get<0>(GetParam())); }
   [[nodiscard]] Matrix Run(const Matrix& input, const NewtonSchulz& ns = {}) {
-    return Orthogonal(*cpu_, ns, input, GetParam().method);
+    return Orthogonal(*backend_, ns, input, std::get<1>(GetParam()).method);
   }
-  std::unique_ptr<Backend> cpu_;
+  static double bound() { return std::get<1>(GetParam()).bound; }
+  std::unique_ptr<Backend> backend_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, MethodTest, testing::ValuesIn(kMethods),
-                         [](const auto& method) { return method.param.name; });
+std::string MethodName(const testing::TestParamInfo<MethodTest::ParamType>& info) {
+  return std::get<1>(info.param).name;
+}
+INSTANTIATE_TEST_SUITE_P(All, MethodTest, testing::Combine(testing::Values("cpu"), testing::ValuesIn(kMethods)),
+                         MethodName);
+INSTANTIATE_TEST_SUITE_P(Gpu, MethodTest, testing::Combine(testing::Values("cuda"), testing::ValuesIn(kMethods)),
+                         MethodName);
 
 std::vector<float> InDouble(const NewtonSchulz& ns, const Matrix& input) {
   std::vector<double> judge(input.values.begin(), input.values.end());
@@ -61,7 +68,7 @@ TEST_P(MethodTest, StaysWithinItsBoundOnEverySpectrum) {  // cases row 37
         const SpectralMatrix m = WithSpectrum(rows, cols, Spectrum(name, rows, cols), 5);
         const Matrix input{rows, cols, m.x};
         const NewtonSchulz ns{.coefficients = set};
-        EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), GetParam().bound)
+        EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), bound())
             << name << " " << rows << " x " << cols << ", set " << set.at(1).a;
       }
     }
@@ -71,7 +78,7 @@ TEST_P(MethodTest, StaysWithinItsBoundOnEverySpectrum) {  // cases row 37
 TEST_P(MethodTest, VectorsAndTinyMatricesAreRight) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 300}, {300, 1}, {2, 3}, {3, 2}}) {
     const Matrix input = Gaussian(rows, cols, 9);
-    EXPECT_LE(RelativeError(Run(input).values, InDouble({}, input)), GetParam().bound) << rows << " x " << cols;
+    EXPECT_LE(RelativeError(Run(input).values, InDouble({}, input)), bound()) << rows << " x " << cols;
   }
 }
 
@@ -79,7 +86,7 @@ TEST_P(MethodTest, AnyNumberOfIterationsEndsInTheCallersBuffer) {
   for (int iterations = 1; iterations <= 9; ++iterations) {
     const NewtonSchulz ns{.iterations = iterations};
     const Matrix input = Gaussian(12, 30, 9);
-    EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), GetParam().bound) << iterations;
+    EXPECT_LE(RelativeError(Run(input, ns).values, InDouble(ns, input)), bound()) << iterations;
   }
 }
 
@@ -116,7 +123,7 @@ TEST_P(MethodTest, RowsAndColumnsOfZerosChangeNothing) {
       }
     }
   }
-  EXPECT_LE(RelativeError(inner, expected.values), GetParam().bound);
+  EXPECT_LE(RelativeError(inner, expected.values), bound());
 }
 
 TEST_P(MethodTest, SameInputGivesSameBitsWhateverTheTeam) {  // cases row 35
@@ -126,7 +133,7 @@ TEST_P(MethodTest, SameInputGivesSameBitsWhateverTheTeam) {  // cases row 35
     if (run % 25 == 0) {
       Matrix in_team;
       std::thread([&] {
-        cpu_->BindThread(1 + run / 25 % 4);
+        backend_->BindThread(1 + run / 25 % 4);
         in_team = Run(input);
       }).join();
       ASSERT_EQ(in_team.values, first.values) << "run " << run;

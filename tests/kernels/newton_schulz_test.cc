@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Orthogonalize: properties over every backend, then cpu against reference, bits and threads.
+// Orthogonalize: properties over every backend, then the fast ones against reference, bits and threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,7 +33,7 @@ constexpr CoefficientSet kSets[] = {CoefficientSet::kJordan, CoefficientSet::kYo
 
 class NewtonSchulzTest : public BackendTest {};
 
-INSTANTIATE_TEST_SUITE_P(All, NewtonSchulzTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(NewtonSchulzTest);
 
 TEST_P(NewtonSchulzTest, SingularValuesLandInTheBand) {
   for (const auto& [rows, cols] :
@@ -100,36 +100,35 @@ TEST_P(NewtonSchulzTest, EvenAndOddIterationCountsEndInTheCallersBuffer) {
   }
 }
 
-// `cpu` with a team of `threads`, in a thread of its own so that no other test inherits the team.
-Matrix CpuInThread(int threads, const Matrix& input) {
-  Matrix out;
-  std::thread([&] {
-    const auto cpu = MustMake("cpu");
-    cpu->BindThread(threads);
-    out = Orthogonal(*cpu, {}, input);
-  }).join();
-  return out;
-}
-
-class CpuNewtonSchulzTest : public testing::Test {
+// Backends that are fast, against the reference.
+class FastNewtonSchulzTest : public BackendTest {
  protected:
-  CpuNewtonSchulzTest() : cpu_(MustMake("cpu")), reference_(MustMake("reference")) {
-    cpu_->BindThread(1);
-  }
+  FastNewtonSchulzTest() : reference_(MustMake("reference")) {}
 
   void ExpectAgreement(const Matrix& input, CoefficientSet set, int iterations = 5) {
     const NewtonSchulz ns{.coefficients = set, .iterations = iterations};
-    EXPECT_LE(RelativeError(Orthogonal(*cpu_, ns, input).values,
+    EXPECT_LE(RelativeError(Orthogonal(backend(), ns, input).values,
                             Orthogonal(*reference_, ns, input).values),
               kFloatVsReference)
         << input.rows << " x " << input.cols << ", set " << static_cast<int>(set);
   }
+  // With a team of `threads`, in a thread of its own so that no other test inherits the team. 0: of none.
+  Matrix InThread(int threads, const Matrix& input) {
+    Matrix out;
+    std::thread([&] {
+      if (threads > 0) backend().BindThread(threads);
+      out = Orthogonal(backend(), {}, input);
+    }).join();
+    return out;
+  }
 
-  std::unique_ptr<Backend> cpu_;
   std::unique_ptr<Backend> reference_;
 };
 
-TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceOnAwkwardShapes) {
+INSTANTIATE_TEST_SUITE_P(All, FastNewtonSchulzTest, testing::Values("cpu"), BackendName);
+INSTANTIATE_TEST_SUITE_P(Gpu, FastNewtonSchulzTest, testing::Values("cuda"), BackendName);
+
+TEST_P(FastNewtonSchulzTest, AgreesWithReferenceOnAwkwardShapes) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1},
                                    {1, 97},
                                    {97, 1},
@@ -144,7 +143,7 @@ TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceOnAwkwardShapes) {
   ExpectAgreement(Gaussian(150, 130, 7), CoefficientSet::kJordan, 2);
 }
 
-TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceOnRandomShapes) {
+TEST_P(FastNewtonSchulzTest, AgreesWithReferenceOnRandomShapes) {
   constexpr uint32_t kSeed = 20261129;
   RecordProperty("seed", static_cast<int>(kSeed));
   std::mt19937 random(kSeed);
@@ -155,24 +154,9 @@ TEST_F(CpuNewtonSchulzTest, AgreesWithReferenceOnRandomShapes) {
   }
 }
 
-// `small` spread over a rows x cols matrix of zeros: its first row and column at 0, its last at the
-// end, the others evenly between.
-Matrix Spread(const Matrix& small, int64_t rows, int64_t cols) {
-  Matrix out{rows, cols, std::vector<float>(static_cast<size_t>(rows * cols))};
-  for (int64_t r = 0; r < small.rows; ++r) {
-    for (int64_t c = 0; c < small.cols; ++c) {
-      const int64_t row = r * (rows - 1) / (small.rows - 1);
-      const int64_t col = c * (cols - 1) / (small.cols - 1);
-      out.values[static_cast<size_t>(row * cols + col)] =
-          small.values[static_cast<size_t>(r * small.cols + c)];
-    }
-  }
-  return out;
-}
-
 // Rows and columns of zeros change nothing and stay zero, so a small judged matrix, spread over a
 // large one, checks every tile of a product in both tile sizes.
-TEST_F(CpuNewtonSchulzTest, EveryTileOfALargeMatrixIsRight) {
+TEST_P(FastNewtonSchulzTest, EveryTileOfALargeMatrixIsRight) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{300, 1100},
                                    {1100, 300},
                                    {530, 520},
@@ -180,7 +164,7 @@ TEST_F(CpuNewtonSchulzTest, EveryTileOfALargeMatrixIsRight) {
                                    {384, 384},
                                    {769, 1030}}) {
     const Matrix small = Gaussian(17, 23, 1);
-    const Matrix large = Orthogonal(*cpu_, {}, Spread(small, rows, cols));
+    const Matrix large = Orthogonal(backend(), {}, Spread(small, rows, cols));
     const Matrix expected = Spread(Orthogonal(*reference_, {}, small), rows, cols);
     EXPECT_LE(RelativeError(large.values, expected.values), kFloatVsReference)
         << rows << " x " << cols;
@@ -192,7 +176,7 @@ TEST_F(CpuNewtonSchulzTest, EveryTileOfALargeMatrixIsRight) {
   }
 }
 
-TEST_F(CpuNewtonSchulzTest, RankOneStaysRankOne) {
+TEST_P(FastNewtonSchulzTest, RankOneStaysRankOne) {
   const Matrix left = Gaussian(40, 1, 1);
   const Matrix right = Gaussian(1, 70, 2);
   Matrix product{40, 70, {}};
@@ -203,42 +187,40 @@ TEST_F(CpuNewtonSchulzTest, RankOneStaysRankOne) {
   for (const CoefficientSet set : kSets) ExpectAgreement(product, set);
 }
 
-TEST_F(CpuNewtonSchulzTest, BitsDoNotDependOnTheNumberOfThreads) {
+TEST_P(FastNewtonSchulzTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{300, 700}, {700, 300}, {5, 9}}) {
     const Matrix input = Gaussian(rows, cols, 6);
-    const Matrix alone = Orthogonal(*cpu_, {}, input);
+    const Matrix alone = Orthogonal(backend(), {}, input);
     for (const int threads : {1, 2, 3, 5}) {
-      EXPECT_EQ(CpuInThread(threads, input).values, alone.values) << threads << " threads";
+      EXPECT_EQ(InThread(threads, input).values, alone.values) << threads << " threads";
     }
   }
 }
 
-TEST_F(CpuNewtonSchulzTest, UnboundThreadWorksAlone) {
+TEST_P(FastNewtonSchulzTest, UnboundThreadWorksAlone) {
   const Matrix input = Gaussian(140, 150, 6);
-  Matrix got;
-  std::thread([&] { got = Orthogonal(*cpu_, {}, input); }).join();
-  EXPECT_EQ(got.values, Orthogonal(*cpu_, {}, input).values);
+  EXPECT_EQ(InThread(0, input).values, Orthogonal(backend(), {}, input).values);
 }
 
 // Teams of different sizes on one backend at one time, each on its own matrix.
-TEST_F(CpuNewtonSchulzTest, ThreadsAtOneTimeGiveTheBitsOfOne) {
+TEST_P(FastNewtonSchulzTest, ThreadsAtOneTimeGiveTheBitsOfOne) {
   constexpr size_t kThreads = 4;
   constexpr int kRuns = 15;
   std::vector<Matrix> inputs;
   std::vector<Matrix> expected;
   for (uint32_t i = 0; i < kThreads; ++i) {
     inputs.push_back(Gaussian(130 + i, 260 - 40 * i, i));
-    expected.push_back(Orthogonal(*cpu_, {}, inputs.back()));
+    expected.push_back(Orthogonal(backend(), {}, inputs.back()));
   }
   std::vector<int> different(kThreads);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
-      cpu_->BindThread(static_cast<int>(1 + i % 3));
+      backend().BindThread(static_cast<int>(1 + i % 3));
       Scratch scratch;
       for (int run = 0; run < kRuns; ++run) {
         Matrix m = inputs[i];
-        const bool ok = cpu_->Orthogonalize({}, {}, m.view(), scratch).ok();
+        const bool ok = backend().Orthogonalize({}, {}, m.view(), scratch).ok();
         if (!ok || m.values != expected[i].values) ++different[i];
       }
     });

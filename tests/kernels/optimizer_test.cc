@@ -221,7 +221,7 @@ TEST_P(SafeGradientTest, BoundIsNotSlack) {
   EXPECT_FALSE(std::isfinite(tensors[0][0]));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SafeGradientTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(SafeGradientTest);
 
 }  // namespace
 }  // namespace dmuon::kernels

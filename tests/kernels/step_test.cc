@@ -35,7 +35,7 @@ class StepTest : public BackendTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, StepTest, testing::ValuesIn(kBackends), BackendName);
+DMUON_INSTANTIATE_BACKENDS(StepTest);
 
 TEST_P(StepTest, ScaleOfTheGradientDoesNotMatter) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{24, 40}, {40, 24}, {32, 32}}) {

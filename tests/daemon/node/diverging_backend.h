@@ -14,7 +14,7 @@ namespace dmuon::node {
 
 // The cpu backend, whose Gram form diverges, and whose Newton-Schulz fails after `runs` where that is not negative,
 // as no input that is known makes the real one do.
-class DivergingBackend final : public kernels::Backend {
+class DivergingBackend : public kernels::Backend {
  public:
   explicit DivergingBackend(int runs = -1) : runs_(runs) {}
   [[nodiscard]] std::string_view name() const override { return cpu_->name(); }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/daemon/node/diverging_backend.h"
 #include "tests/daemon/node/test_node.h"
 #include "tests/support/many_tensors.h"
 #include "wire/error.h"
@@ -130,6 +131,22 @@ TEST_F(EngineTest, BadRequestsAreRefusedBeforeAJobIsTouched) {
   EXPECT_THAT(Text(worker.FinishRegister()), HasSubstr("tensor 'w': param_dtype is 0"));
   job.spec.set_job_id("no spaces allowed");
   EXPECT_FALSE(TestWorker(&engine_, &job, 0).Open().ok());
+}
+
+// As a backend that has no kernels for an optimizer.
+class WithoutMuon final : public DivergingBackend {
+ public:
+  [[nodiscard]] absl::Status Supports(const kernels::Optimizer& optimizer) const override {
+    return optimizer.needs_whole_matrix() ? absl::InvalidArgumentError("no kernels here") : absl::OkStatus();
+  }
+};
+
+TEST_F(EngineTest, AnOptimizerThatTheBackendLacksIsRefusedByGroup) {
+  TestNode node(Options(), std::make_unique<WithoutMuon>());
+  TestRun run(&node.engine(), SmallJob(1));
+  const absl::Status status = run.Start();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Text(status), HasSubstr("group 'muon': no kernels here"));
 }
 
 TEST_F(EngineTest, AnotherProtocolVersionIsRefused) {

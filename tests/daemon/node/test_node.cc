@@ -104,7 +104,9 @@ class RecordingLink final : public CoordinatorLink {
 };
 
 TestNode::TestNode(EngineOptions options, const std::string& backend)
-    : backend_(kernels::MakeBackend(backend).value()) {
+    : TestNode(std::move(options), kernels::MakeBackend(backend).value()) {}
+
+TestNode::TestNode(EngineOptions options, std::unique_ptr<kernels::Backend> backend) : backend_(std::move(backend)) {
   host_ = std::make_unique<coordinator::Host>(coordinator::HostOptions(),
                                               coordinator::GenerationStore(), &metrics_);
   link_ = std::make_unique<RecordingLink>(coordinator::MakeLocalLink(host_.get()));

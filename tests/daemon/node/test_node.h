@@ -40,6 +40,7 @@ bool HasNoJobSoon(Engine& engine);
 class TestNode {
  public:
   explicit TestNode(EngineOptions options = {}, const std::string& backend = "cpu");
+  TestNode(EngineOptions options, std::unique_ptr<kernels::Backend> backend);
   ~TestNode();
   Engine& engine() { return *engine_; }
   // All that the coordinator has told the node.

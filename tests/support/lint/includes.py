@@ -28,7 +28,7 @@ PURE = {"daemon/plan", "daemon/coordinator/coordinator.h", "daemon/coordinator/c
 IMPURE_HEADERS = re.compile(r"<(thread|mutex|condition_variable|fstream|filesystem|unistd\.h|sys/.*)>|absl/time/clock\.h|wire/mutex\.h")
 
 _INCLUDE = re.compile(r"^\s*#\s*include\s+([<\"]([^>\"]+)[>\"])", re.MULTILINE)
-CPP = {".cc", ".h", ".hpp", ".c"}
+CPP = {".cc", ".h", ".hpp", ".c", ".cu", ".cuh"}
 
 
 def check(root: pathlib.Path, files: list[pathlib.Path]) -> Iterator[str]:

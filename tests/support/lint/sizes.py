@@ -10,8 +10,8 @@ from collections.abc import Iterator
 MAX_FILE = 500
 MAX_TEST_FILE = 600
 MAX_FUNCTION = 50
-CODE = {".cc", ".h", ".hpp", ".c", ".py", ".sh", ".proto"}
-CPP = {".cc", ".h", ".hpp", ".c"}
+CODE = {".cc", ".h", ".hpp", ".c", ".cu", ".cuh", ".py", ".sh", ".proto"}
+CPP = {".cc", ".h", ".hpp", ".c", ".cu", ".cuh"}
 
 # A brace that opens one of these is no function.
 _NO_FUNCTION = re.compile(r"^\s*(namespace|class|struct|enum|union|extern\s+\"C\"|template\s*<[^>]*>\s*(class|struct))\b")

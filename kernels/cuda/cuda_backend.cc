@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/cuda/cuda_backend.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/matrix_kernels.h"
+#include "kernels/cuda/newton_schulz.h"
+#include "kernels/cuda/stages.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/cuda/stream.h"
+#include "kernels/newton_schulz.h"
+
+namespace dmuon::kernels::cuda {
+namespace {
+
+constexpr int kOldestMajor = 8;
+
+void DieUnless(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "fatal: %s\n", status.ToString().c_str());
+  std::abort();
+}
+
+std::string Shaped(const char* call, const UnitState& state) {
+  return absl::StrCat(call, " of ", state.rows, " x ", state.cols);
+}
+
+std::span<const std::byte> Bytes(DType dtype, const void* data, size_t count) {
+  return {static_cast<const std::byte*>(data), count * SizeOf(dtype)};
+}
+
+// One call: its stream, and its spans.
+class Call {
+ public:
+  explicit Call(std::string what) : stream(Stream::OfThread()), staging(stream) { stream.Begin(std::move(what)); }
+  Call(const char* name, size_t elements) : Call(absl::StrCat(name, " of ", elements, " elements")) {}
+
+  Stream& stream;
+  Staging staging;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(std::string device) : device_(std::move(device)) {}
+
+  [[nodiscard]] std::string_view name() const override { return "cuda"; }
+  [[nodiscard]] std::string device() const override { return device_; }
+
+  [[nodiscard]] absl::Status Supports(const Optimizer& optimizer) const override {
+    if (optimizer.orthogonalizer != Orthogonalizer::kTopK) return absl::OkStatus();
+    return absl::InvalidArgumentError("the cuda backend has no top-k, which numuon needs");
+  }
+
+  // The device has its own threads; the calling thread gets its stream.
+  void BindThread(int /*threads*/) override { DieUnless(Call("BindThread").stream.Finish()); }
+
+  void CastToFloat(DType dtype, const void* from, std::span<float> to) override {
+    Call call("CastToFloat", to.size());
+    const auto* source = call.staging.Read(Bytes(dtype, from, to.size()));
+    float* target = call.staging.Write(to);
+    if (dtype == DType::kFloat32) {
+      call.stream.Copy(target, source, to.size_bytes());
+    } else {
+      call.stream.Do("CastToFloat", [&](cudaStream_t on) {
+        return cuda::CastToFloat(on, Count(to), reinterpret_cast<const uint16_t*>(source), target);
+      });
+    }
+    DieUnless(call.staging.Finish());
+  }
+
+  void AddToFloat(DType dtype, const void* from, std::span<float> to) override {
+    Call call("AddToFloat", to.size());
+    const auto* source = call.staging.Read(Bytes(dtype, from, to.size()));
+    float* target = call.staging.Update(to);
+    call.stream.Do("Add", [&](cudaStream_t on) {
+      return dtype == DType::kFloat32 ? Add(on, Count(to), reinterpret_cast<const float*>(source), target)
+                                      : Add(on, Count(to), reinterpret_cast<const uint16_t*>(source), target);
+    });
+    DieUnless(call.staging.Finish());
+  }
+
+  void CastFromFloat(std::span<const float> from, DType dtype, void* to) override {
+    Call call("CastFromFloat", from.size());
+    const float* source = call.staging.Read(from);
+    auto* target = call.staging.Write(std::span(static_cast<std::byte*>(to), from.size() * SizeOf(dtype)));
+    if (dtype == DType::kFloat32) {
+      call.stream.Copy(target, source, from.size_bytes());
+    } else {
+      call.stream.Do("CastToBf16", [&](cudaStream_t on) {
+        return CastToBf16(on, Count(from), source, reinterpret_cast<uint16_t*>(target));
+      });
+    }
+    DieUnless(call.staging.Finish());
+  }
+
+  void Multiply(double factor, std::span<float> values) override {
+    if (factor == 1.0) return;
+    Call call("Multiply", values.size());
+    float* target = call.staging.Update(values);
+    call.stream.Do("Multiply",
+                   [&](cudaStream_t on) { return cuda::Multiply(on, Count(values), factor, target, target); });
+    DieUnless(call.staging.Finish());
+  }
+
+  GradientStats Measure(std::span<const float> gradient) override {
+    Call call("Measure", gradient.size());
+    const GradientStats stats = MeasureOnDevice(call.stream, call.staging.Read(gradient), Count(gradient));
+    DieUnless(call.staging.Finish());
+    return stats;
+  }
+
+  MatrixView Direction(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
+                       const UnitState& state, std::span<float> update) override {
+    Call call(Shaped("Direction", state));
+    const MatrixShape shape =
+        MakeDirection(optimizer, hyper, clip, gradient, state, update, call.stream, call.staging);
+    DieUnless(call.staging.Finish());
+    return {update.data(), shape.rows, shape.cols};
+  }
+
+  absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
+                             Scratch& /*scratch*/) override {
+    if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
+    Call call(absl::StrCat("Orthogonalize of ", x.rows, " x ", x.cols));
+    const std::span<float> values(x.data, static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
+    const MatrixView on_device{call.staging.Update(values), x.rows, x.cols};
+    absl::Status result = OrthogonalizeOnDevice(newton_schulz, method, on_device, call.stream);
+    const absl::Status device = call.staging.Finish(result.ok());
+    return device.ok() ? result : device;  // after a device error the result is of zeros
+  }
+
+  absl::Status OrthogonalizeTopK(const TopK& /*top_k*/, int64_t /*step*/, MatrixView x, MatrixView /*basis*/,
+                                 Scratch& /*scratch*/) override {
+    return absl::UnimplementedError(absl::StrCat("top-k of ", x.rows, " x ", x.cols, ": see Supports"));
+  }
+
+  void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
+             std::span<float> update, UnitState& state) override {
+    Call call(Shaped("Apply", state));
+    ApplyStep(optimizer, hyper, clip, gradient, update, state, call.stream, call.staging);
+    DieUnless(call.staging.Finish());
+  }
+
+ private:
+  template <typename T>
+  static int64_t Count(std::span<T> span) {
+    return static_cast<int64_t>(span.size());
+  }
+
+  const std::string device_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend() {
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("no CUDA device: cudaGetDeviceCount: ", Describe(error)));
+  }
+  if (devices == 0) return absl::UnavailableError("no CUDA device: cudaGetDeviceCount counts 0");
+  cudaDeviceProp device{};
+  if (const cudaError_t error = cudaGetDeviceProperties(&device, kDevice); error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("CUDA device ", kDevice, ": cudaGetDeviceProperties: ", Describe(error)));
+  }
+  if (device.major < kOldestMajor) {
+    return absl::FailedPreconditionError(absl::StrCat("CUDA device ", kDevice, " (", device.name,
+                                                      ") has compute capability ", device.major, ".", device.minor,
+                                                      "; must be at least ", kOldestMajor, ".0"));
+  }
+  return std::make_unique<CudaBackend>(absl::StrCat(device.name, ", sm_", device.major, device.minor));
+}
+
+}  // namespace dmuon::kernels::cuda

@@ -1,0 +1,102 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A thread's way to the device: one stream, memory that is kept and reused, and the first error.
+//
+// Calls follow one another on the stream; after an error no further one is made until the next Begin, so code
+// that issues calls does not look at each result. The device runs behind the caller, so a fault of a kernel
+// may be reported by a later call than the one that launched it, at the latest by Finish.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace dmuon::kernels::cuda {
+
+// Every call of this backend goes to this one, the first of CUDA_VISIBLE_DEVICES.
+inline constexpr int kDevice = 0;
+
+// "cudaErrorMemoryAllocation (out of memory)".
+std::string Describe(cudaError_t error);
+
+// What device memory is kept for. Those of one name share it, one after the other.
+enum class Slot : size_t {
+  kMatrix, kOtherMatrix, kRoundedMatrix,              // of Newton-Schulz
+  kSquares, kRoundedLeft = kSquares + 4, kRoundedRight,
+  kWorkspace,                                         // of cuBLASLt
+  kPartials, kResult,                                 // of sums
+  kRowVector, kColumnVector, kLines,
+  kStaged,  // and all that follow: copies of what lies in host memory
+};
+
+class Stream {
+ public:
+  // The calling thread's; freed when the thread ends.
+  static Stream& OfThread();
+
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Forgets the last error. `what` is named by errors: an operation and a shape.
+  void Begin(std::string what);
+  // Waits for the device. The first error since Begin: UNAVAILABLE when there is no memory or no device,
+  // INTERNAL otherwise; it names `what`, the call and CUDA's own name of the error.
+  absl::Status Finish();
+
+  // Makes one call, `call(stream)`, unless there was an error before.
+  template <typename Call>
+  void Do(std::string_view name, Call call) {
+    if (status_.ok()) Note(name, call(stream_));
+  }
+  [[nodiscard]] bool ok() const { return status_.ok(); }
+  void Note(std::string_view name, cudaError_t error);
+  void Note(std::string_view name, cublasStatus_t status);
+
+  // `count` elements of device memory, uninitialised, aligned to 256 bytes. Null after an error.
+  template <typename T>
+  T* Get(Slot slot, size_t count) {
+    return static_cast<T*>(GetBytes(static_cast<size_t>(slot), count * sizeof(T)));
+  }
+  void* GetBytes(size_t slot, size_t bytes);
+
+  // Between any two memories. Host memory must live until the next wait: pageable memory, too, may be read late.
+  void Copy(void* to, const void* from, size_t bytes);
+  // The same from host memory that need not live longer than the call.
+  template <typename T>
+  void Upload(T* to, const std::vector<T>& from) {
+    Copy(to, from.data(), from.size() * sizeof(T));
+    Wait();
+  }
+  // `count` values from the device, once all calls so far are done; zeros after an error.
+  template <typename T>
+  std::vector<T> Read(const T* from, size_t count) {
+    std::vector<T> values(count);
+    Copy(values.data(), from, count * sizeof(T));
+    Wait();
+    return values;
+  }
+
+ private:
+  struct Buffer {
+    void* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  Stream() = default;
+  void Wait();
+
+  cudaStream_t stream_ = nullptr;
+  std::vector<Buffer> buffers_;  // by slot
+  std::string what_;
+  absl::Status status_;
+};
+
+}  // namespace dmuon::kernels::cuda

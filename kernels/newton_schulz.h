@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Newton-Schulz as a sequence of operations on one matrix: one text for every backend that computes it fast. A
+// tall matrix is worked on as it lies, without a transpose.
+//
+//   standard   A = X X^T;  X <- (a I + b A + c A^2) X                            each iteration
+//   gram       R = X X^T;  Z = b R + c R^2;  Q <- (Z + a I) Q;  R <- (Z + a I) R (Z + a I)
+//              and X <- Q X at the end and at restarts, which take R from X anew
+//
+// All of R, Z and Q are polynomials in the first R: symmetric, and they commute. So where the matrix is
+// not square, Gram does most of its work on the smaller side. Rounding makes R drift away from X X^T, and
+// Q amplifies what has drifted; hence restarts, after 2, 5, 8, ... iterations. (Dao-AILab,
+// "Gram Newton-Schulz", 2026.) In bf16 the products with X are; those of R, Z and Q stay fp32, without which
+// the small eigenvalues of R are noise, and the form diverges on many inputs.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+
+namespace dmuon::kernels {
+
+// One matrix X, rows x cols, and four symmetric matrices on its shorter side s, with the operations that
+// Newton-Schulz is made of. Results may be asynchronous but for what is returned.
+class NewtonSchulzOperations {
+ public:
+  enum Square : size_t { kGram, kPoly, kFactor, kNext };
+  static constexpr size_t kSquares = 4;
+
+  virtual ~NewtonSchulzOperations() = default;
+
+  // Of the caller's matrix, before and after.
+  virtual GradientStats Measure() = 0;
+  // X <- factor * the caller's matrix; MultiplyMatrix will be called `passes` times before Finish.
+  virtual void Start(double factor, int passes) = 0;
+  // The caller's matrix <- X.
+  virtual void Finish() = 0;
+
+  // out = X X^T, or X^T X of a tall X: s x s.
+  virtual void Gram(Square out) = 0;
+  // out = alpha*left*right + beta*base. Left and right commute; out is none of the others.
+  virtual void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) = 0;
+  // to = from + value*I.
+  virtual void AddIdentity(Square from, double value, Square to) = 0;
+  // square <- square - mean*I, and returns the mean of its diagonal.
+  virtual double TakeMeanEigenvalue(Square square) = 0;
+  // X <- (square + beta*I)*X, from the right for a tall X; square and X are rounded to the precision, beta*X is not.
+  virtual void MultiplyMatrix(Square square, double beta) = 0;
+
+  // Whether the caller's matrix can be a result of `newton_schulz` (cpu/singular_bound.h).
+  virtual bool WithinBound(const NewtonSchulz& newton_schulz) = 0;
+};
+
+// As Backend::Orthogonalize. `rows` and `cols` are those of the caller's matrix, at least 0.
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols,
+                             NewtonSchulzOperations& operations);
+
+// OK, or INVALID_ARGUMENT when a dimension is negative.
+absl::Status CheckDimensions(MatrixView x);
+
+}  // namespace dmuon::kernels

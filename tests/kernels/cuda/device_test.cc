@@ -1,0 +1,183 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What only the cuda backend promises: spans in device memory, bits of element-wise work, large matrices, streams.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/matrices.h"
+
+namespace dmuon::kernels {
+namespace {
+
+struct Named {
+  const char* name;
+  Optimizer optimizer;
+};
+const Named kFamily[] = {{"Muon", Muon()},   {"NorMuon", NorMuon()}, {"AdaMuon", AdaMuon()},
+                         {"Muon2", Muon2()}, {"Muon2Factored", Muon2Factored()},
+                         {"Mona", Mona()},   {"Dion2", Dion2()},     {"AdamW", AdamW()}};
+constexpr Hyper kHyper = {.lr = 0.1, .weight_decay = 0.1, .momentum = 0.95, .beta2 = 0.95};
+
+// Device memory that holds a copy of `values`.
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<float>& values) : count_(values.size()) {
+    EXPECT_EQ(cudaMalloc(&data_, std::max<size_t>(Bytes(), 1)), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), Bytes(), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  ~OnDevice() { cudaFree(data_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  [[nodiscard]] std::span<float> span() const { return {static_cast<float*>(data_), count_}; }
+  [[nodiscard]] std::vector<float> Values() const {
+    std::vector<float> values(count_);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, Bytes(), cudaMemcpyDeviceToHost), cudaSuccess);
+    return values;
+  }
+
+ private:
+  [[nodiscard]] size_t Bytes() const { return count_ * sizeof(float); }
+
+  void* data_ = nullptr;
+  size_t count_;
+};
+
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override { cuda_ = MakeOrSkip("cuda"); }
+
+  // Three steps of a unit in host memory.
+  static Unit After(Backend& backend, const Optimizer& optimizer) {
+    Unit unit(backend, optimizer, kHyper, Gaussian(40, 72, 100));
+    for (uint32_t i = 0; i < 3; ++i) unit.Step(Gaussian(40, 72, i));
+    return unit;
+  }
+
+  std::unique_ptr<Backend> cuda_;
+};
+
+TEST_F(CudaTest, SpansInDeviceMemoryGiveTheBitsOfHostMemory) {
+  for (const auto& [name, optimizer] : kFamily) {
+    SCOPED_TRACE(name);
+    const OnDevice weight(Gaussian(40, 72, 100).values);
+    std::vector<std::unique_ptr<OnDevice>> tensors;
+    for (const StateTensor& t : StateTensors(optimizer, 40, 72)) {
+      tensors.push_back(std::make_unique<OnDevice>(std::vector<float>(static_cast<size_t>(t.rows * t.cols))));
+    }
+    std::vector<std::vector<float>> shapes;
+    for (const auto& tensor : tensors) shapes.push_back(tensor->Values());
+    UnitState state = BindState(optimizer, 40, 72, weight.span(), shapes, 0);
+    size_t i = 0;
+    for (auto* span : {&state.momentum, &state.second_moment, &state.column_moment, &state.slow_gradient}) {
+      if (!span->empty()) *span = tensors[i++]->span();
+    }
+    Scratch scratch;
+    for (uint32_t step = 0; step < 3; ++step) {
+      const OnDevice gradient(Gaussian(40, 72, step).values);
+      const OnDevice update(std::vector<float>(optimizer.needs_whole_matrix() ? 40 * 72 : 0));
+      if (optimizer.needs_whole_matrix()) {
+        const MatrixView x = cuda_->Direction(optimizer, kHyper, 1.0, gradient.span(), state, update.span());
+        ASSERT_TRUE(cuda_->Orthogonalize(optimizer.newton_schulz, {}, x, scratch).ok());
+      }
+      cuda_->Apply(optimizer, kHyper, 1.0, gradient.span(), update.span(), state);
+    }
+    Unit host = After(*cuda_, optimizer);
+    EXPECT_EQ(weight.Values(), host.weight().values);
+    for (size_t t = 0; t < tensors.size(); ++t) EXPECT_EQ(tensors[t]->Values(), host.tensors()[t]) << t;
+    EXPECT_EQ(state.step, 3);
+  }
+}
+
+TEST_F(CudaTest, CastsAndMeasuresReachDeviceMemory) {
+  const Matrix m = Gaussian(33, 65, 3);
+  const OnDevice floats(m.values);
+  const OnDevice halves(std::vector<float>(m.values.size() / 2 + 1));
+  const OnDevice back(m.values);
+  cuda_->CastFromFloat(floats.span(), DType::kBFloat16, halves.span().data());
+  cuda_->CastToFloat(DType::kBFloat16, halves.span().data(), back.span());
+  cuda_->AddToFloat(DType::kBFloat16, halves.span().data(), back.span());
+  cuda_->Multiply(0.5, back.span());
+  EXPECT_LE(RelativeError(back.Values(), m.values), 1.0 / 256.0);
+  EXPECT_EQ(cuda_->Measure(floats.span()).sum_squares, cuda_->Measure(m.values).sum_squares);
+}
+
+// No sum over several elements is in these, so their bits are those of the cpu backend.
+TEST_F(CudaTest, ElementwiseBitsAreThoseOfTheCpu) {
+  const auto cpu = MustMake("cpu");
+  Unit a = After(*cuda_, AdamW());
+  Unit b = After(*cpu, AdamW());
+  EXPECT_EQ(a.weight().values, b.weight().values);
+  EXPECT_EQ(a.tensors(), b.tensors());
+  for (const Optimizer& optimizer : {Muon(), AdaMuon(), Muon2(), Mona()}) {
+    Matrix weight = Gaussian(40, 72, 1);
+    std::vector<std::vector<float>> tensors;
+    for (const StateTensor& t : StateTensors(optimizer, 40, 72)) {
+      tensors.push_back(Gaussian(t.rows, t.cols, static_cast<uint32_t>(tensors.size() + 2)).values);
+      if (t.name == "second_moment") {
+        for (float& value : tensors.back()) value = std::abs(value);
+      }
+    }
+    const Matrix gradient = Gaussian(40, 72, 9);
+    const UnitState state = BindState(optimizer, 40, 72, weight.values, tensors, 3);
+    std::vector<float> on_cuda(gradient.values.size());
+    std::vector<float> on_cpu(gradient.values.size());
+    cuda_->Direction(optimizer, kHyper, 0.3, gradient.values, state, on_cuda);
+    cpu->Direction(optimizer, kHyper, 0.3, gradient.values, state, on_cpu);
+    EXPECT_EQ(on_cuda, on_cpu);
+  }
+}
+
+// From 4096 on symmetric products are computed by panels and mirrored.
+TEST_F(CudaTest, EveryPanelOfALargeMatrixIsRight) {
+  const auto reference = MustMake("reference");
+  const Matrix small = Gaussian(17, 23, 1);
+  const Matrix judged = Orthogonal(*reference, {}, small);
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{4101, 4300}, {4300, 4101}}) {
+    for (const Form form : {Form::kStandard, Form::kGram}) {
+      const Matrix got = Orthogonal(*cuda_, {}, Spread(small, rows, cols), {form, Precision::kFloat32});
+      EXPECT_LE(RelativeError(got.values, Spread(judged, rows, cols).values), 1e-4) << rows << Name(form);
+    }
+  }
+}
+
+TEST_F(CudaTest, StreamsAtOneTimeGiveTheBitsOfOne) {
+  const Matrix input = Gaussian(200, 270, 4);
+  const Matrix expected = Orthogonal(*cuda_, {}, input);
+  std::vector<int> different(4);
+  std::vector<std::thread> threads;
+  for (int& count : different) {
+    threads.emplace_back([&] {
+      Scratch scratch;
+      for (int run = 0; run < 5; ++run) {
+        Matrix m = input;
+        if (!cuda_->Orthogonalize({}, {}, m.view(), scratch).ok() || m.values != expected.values) ++count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(different, std::vector<int>(4));
+}
+
+TEST_F(CudaTest, AMatrixBeyondTheMemoryIsRefusedAndTheNextOneIsNot) {
+  // 2^40 elements, of which only the address is used: memory for the staged copy is asked for first.
+  Matrix tiny = Gaussian(8, 8, 1);
+  Scratch scratch;
+  const absl::Status status =
+      cuda_->Orthogonalize({}, {}, {tiny.values.data(), int64_t{1} << 20, int64_t{1} << 20}, scratch);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_NE(status.message().find("Orthogonalize of 1048576 x 1048576: cudaMalloc of 4398046511104 bytes: "
+                                  "cudaErrorMemoryAllocation"),
+            std::string::npos)
+      << status;
+  EXPECT_TRUE(cuda_->Orthogonalize({}, {}, tiny.view(), scratch).ok());
+}
+
+}  // namespace
+}  // namespace dmuon::kernels

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <cstring>
+#include <vector>
+
+#include "cublasLt.h"
+
+namespace {
+
+float Element(const void* data, cudaDataType type, size_t at) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(data)[at]) << 16;
+  float value = 0.0F;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// op(matrix), rows x cols by columns without gaps.
+std::vector<float> Operand(const void* data, const cublasLtMatrixLayoutOpaque_t& layout, cublasOperation_t operation,
+                           size_t rows, size_t cols) {
+  std::vector<float> out(rows * cols);
+  const auto stride = static_cast<size_t>(layout.stride);
+  for (size_t c = 0; c < cols; ++c) {
+    for (size_t r = 0; r < rows; ++r) {
+      out[c * rows + r] = Element(data, layout.type, operation == CUBLAS_OP_T ? r * stride + c : c * stride + r);
+    }
+  }
+  return out;
+}
+
+// sums += scale * column. Both are copies made here, and this is where the time goes.
+__attribute__((no_sanitize("address", "undefined"))) void AddColumn(size_t count, float scale, const float* column,
+                                                                    float* sums) {
+  for (size_t i = 0; i < count; ++i) sums[i] += scale * column[i];
+}
+
+bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 256 == 0; }
+
+template <typename T>
+cublasStatus_t Delete(T* object) {
+  delete object;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+const char* cublasLtGetStatusName(cublasStatus_t /*status*/) { return "CUBLAS_STATUS"; }
+const char* cublasLtGetStatusString(cublasStatus_t /*status*/) { return "emulated"; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = new cublasLtContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return Delete(handle); }
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t stride) {
+  if (rows == 0 || cols == 0 || stride < static_cast<int64_t>(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  *layout = new cublasLtMatrixLayoutOpaque_t{type, rows, cols, stride};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return Delete(layout); }
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t /*compute*/,
+                                        cudaDataType /*scale*/) {
+  *descriptor = new cublasLtMatmulDescOpaque_t;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) { return Delete(descriptor); }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor,
+                                              cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t bytes) {
+  if (bytes != sizeof(cublasOperation_t)) return CUBLAS_STATUS_INVALID_VALUE;
+  auto& operation = attribute == CUBLASLT_MATMUL_DESC_TRANSA ? descriptor->a : descriptor->b;
+  operation = *static_cast<const cublasOperation_t*>(value);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = new cublasLtMatmulPreferenceOpaque_t;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { return Delete(preference); }
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t /*preference*/,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* /*value*/, size_t bytes) {
+  const size_t expected = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t) : sizeof(uint32_t);
+  return bytes == expected ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t descriptor,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t /*preference*/, int /*wanted*/,
+                                              cublasLtMatmulHeuristicResult_t* results, int* found) {
+  // As the library, which finds nothing for shapes that do not fit together.
+  const bool ta = descriptor->a == CUBLAS_OP_T;
+  const bool tb = descriptor->b == CUBLAS_OP_T;
+  const bool fits = (ta ? a->cols : a->rows) == d->rows && (tb ? b->rows : b->cols) == d->cols &&
+                    (ta ? a->rows : a->cols) == (tb ? b->cols : b->rows);
+  *found = fits ? 1 : 0;
+  results[0] = {{7}, CUBLAS_STATUS_SUCCESS};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t descriptor, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t a_layout, const void* b,
+                              cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t /*workspace_bytes*/,
+                              cudaStream_t /*stream*/) {
+  if (algorithm->id != 7 || !Aligned(a) || !Aligned(b) || !Aligned(c) || !Aligned(d) || !Aligned(workspace)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const size_t rows = d_layout->rows;
+  const size_t depth = descriptor->a == CUBLAS_OP_T ? a_layout->rows : a_layout->cols;
+  const std::vector<float> left = Operand(a, *a_layout, descriptor->a, rows, depth);
+  const std::vector<float> right = Operand(b, *b_layout, descriptor->b, depth, d_layout->cols);
+  const float factor = *static_cast<const float*>(alpha);
+  const float share = *static_cast<const float*>(beta);
+  std::vector<float> sums(rows);
+  for (size_t j = 0; j < d_layout->cols; ++j) {
+    sums.assign(rows, 0.0F);
+    for (size_t k = 0; k < depth; ++k) {
+      AddColumn(rows, right[j * depth + k], left.data() + k * rows, sums.data());
+    }
+    const float* base = static_cast<const float*>(c) + j * static_cast<size_t>(c_layout->stride);
+    float* out = static_cast<float*>(d) + j * static_cast<size_t>(d_layout->stride);
+    for (size_t i = 0; i < rows; ++i) out[i] = factor * sums[i] + (share == 0.0F ? 0.0F : share * base[i]);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -143,7 +143,8 @@ class WithoutMuon final : public DivergingBackend {
 
 TEST_F(EngineTest, AnOptimizerThatTheBackendLacksIsRefusedByGroup) {
   TestNode node(Options(), std::make_unique<WithoutMuon>());
-  TestRun run(&node.engine(), SmallJob(1));
+  const TestJob job = SmallJob(1);
+  TestRun run(&node.engine(), job);
   const absl::Status status = run.Start();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Text(status), HasSubstr("group 'muon': no kernels here"));

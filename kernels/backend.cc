@@ -45,6 +45,16 @@ std::span<float> Scratch::Get(size_t index, size_t count) {
   return {buffer.data.get(), count};
 }
 
+Scratch& Scratch::Part(size_t i) {
+  while (parts_.size() <= i) parts_.push_back(std::make_unique<Scratch>());
+  return *parts_[i];
+}
+
+void Backend::OrthogonalizeBatch(const NewtonSchulz& newton_schulz, const Method& method,
+                                 std::span<const MatrixView> batch, std::span<absl::Status> statuses, Scratch& scratch) {
+  for (size_t i = 0; i < batch.size(); ++i) statuses[i] = Orthogonalize(newton_schulz, method, batch[i], scratch);
+}
+
 UnitState BindState(const Optimizer& optimizer, int64_t rows, int64_t cols, std::span<float> weight,
                     std::span<std::vector<float>> tensors, int64_t step) {
   UnitState state{.rows = rows, .cols = cols, .weight = weight, .momentum = {}, .second_moment = {},

@@ -75,6 +75,8 @@ class Scratch {
   // `count` floats, uninitialised, aligned to a cache line; `index` tells apart buffers that live at one
   // time.
   std::span<float> Get(size_t index, size_t count);
+  // For the i-th of several matrices that are worked on at one time. Not while another thread uses this.
+  Scratch& Part(size_t i);
 
  private:
   struct Free {
@@ -85,6 +87,7 @@ class Scratch {
     size_t count = 0;
   };
   std::vector<Buffer> buffers_;
+  std::vector<std::unique_ptr<Scratch>> parts_;
 };
 
 class Backend {
@@ -129,6 +132,13 @@ class Backend {
   // not finite although x was. After the latter two x holds nothing of use.
   virtual absl::Status Orthogonalize(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                                      Scratch& scratch) = 0;
+
+  // How many matrices of this shape the calling thread orthogonalizes in less time together than one by one; 1: none.
+  [[nodiscard]] virtual size_t BatchSize(const MatrixShape& /*shape*/) const { return 1; }
+  // Orthogonalize of each matrix of `batch`, all of one shape and in memory of their own, with the same bits.
+  // `statuses` has an entry for each.
+  virtual void OrthogonalizeBatch(const NewtonSchulz& newton_schulz, const Method& method,
+                                  std::span<const MatrixView> batch, std::span<absl::Status> statuses, Scratch& scratch);
 
   // x <- U_k V_k^T of its k = RankAt(top_k, step, ...) largest singular values, in place; all that are kept become 1.
   // A zero matrix stays as it is, and so does `basis`, which has BasisShape's shape and lies behind the unit in what

@@ -243,6 +243,14 @@ double SmallestKept(int64_t rows, int64_t cols) {
   return 0x1p-20 * std::sqrt(static_cast<double>(std::max(rows, cols)));
 }
 
+int64_t WorkingFloats(const Optimizer& optimizer, int64_t rows, int64_t cols) {
+  if (!optimizer.needs_whole_matrix()) return 0;
+  constexpr int64_t kCopies = 2;
+  constexpr int64_t kSquares = 4;
+  const int64_t s = std::min(rows, cols);
+  return static_cast<int64_t>(UpdateSize(optimizer, rows, cols)) + kCopies * rows * cols + kSquares * s * s;
+}
+
 double LargestSafeGradient(const Optimizer& optimizer, const Hyper& hyper) {
   constexpr double kLargest = std::numeric_limits<float>::max();
   // The kernels compute each element in double and round it once, so a sum of parts that stays

@@ -248,6 +248,9 @@ std::vector<StateTensor> StateTensors(const Optimizer& optimizer, int64_t rows, 
 MatrixShape BasisShape(const Optimizer& optimizer, int64_t rows, int64_t cols);
 // Floats of a unit's update: the matrix, and behind it the basis.
 size_t UpdateSize(const Optimizer& optimizer, int64_t rows, int64_t cols);
+// Floats that a step of one unit works on beside its state and gradient, at most: the update, another copy of the
+// matrix, panels of it, and the squares of the Gram form. 0 for element-wise optimizers.
+int64_t WorkingFloats(const Optimizer& optimizer, int64_t rows, int64_t cols);
 
 // May change at every step. All must be finite; see Validate.
 struct Hyper {

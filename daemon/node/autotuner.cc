@@ -59,6 +59,7 @@ class Autotuner::Session {
         classes_(plan::ShapeClasses(job)),
         timer_(tuner->options_.slots, tuner->options_.threads_per_slot, tuner->backend_),
         until_(MonotonicNow() + tuner->options_.budget) {
+    tuner->backend_->BindThread(tuner->options_.threads_per_slot);  // what BatchSize asks for
     std::stable_sort(classes_.begin(), classes_.end(), [](const plan::ShapeClass& a, const plan::ShapeClass& b) {
       return Work(a, {}) < Work(b, {});
     });
@@ -141,17 +142,23 @@ class Autotuner::Session {
     return true;
   }
 
-  static UnitTimer::Class ForTimer(const plan::ShapeClass& units) {
-    return {plan::ToOptimizer(units.optimizer), units.shape, units.methods};
+  UnitTimer::Class ForTimer(const plan::ShapeClass& units) const {
+    UnitTimer::Class timed{plan::ToOptimizer(units.optimizer), units.shape, units.methods};
+    if (timed.optimizer.orthogonalizer == kernels::Orthogonalizer::kNewtonSchulz) {
+      timed.batch = tuner_->backend_->BatchSize(units.shape);
+    }
+    return timed;
   }
 
   void Measure(const plan::ShapeClass& units) {
-    const std::vector<UnitTimer::Result> results = timer_.Measure(ForTimer(units));
+    const UnitTimer::Class timed = ForTimer(units);
+    const std::vector<UnitTimer::Result> results = timer_.Measure(timed);
     share_ = MemoryBudget::Share();
     for (size_t i = 0; i < results.size(); ++i) {
       v1::UnitTime time = TimeOf(units, units.methods[i]);
       time.set_seconds(results[i].seconds);
       time.set_error(results[i].error);
+      time.set_batch(static_cast<uint32_t>(timed.batch));
       if (!plan::IsAccurate(time)) {
         LogWarning("job ", job_.job_id(), ": ", std::string(kernels::Name(units.methods[i].form)), " ",
                    std::string(kernels::Name(units.methods[i].precision)), " of ", ShapeText(units.shape), " errs by ",

@@ -4,6 +4,7 @@
 #include "daemon/node/owned_state.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,16 @@
 #include "wire/error.h"
 
 namespace dmuon::node {
+namespace {
+
+void Count(int iterations, const kernels::Method& method, const kernels::MatrixView& x, NewtonSchulzWork& work) {
+  ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
+  work.iterations += static_cast<uint64_t>(iterations);
+  work.flops += kernels::NewtonSchulzFlops(method, x.rows, x.cols, iterations);
+}
+
+}  // namespace
+
 kernels::Hyper ToHyper(const v1::Hyper& hyper) {
   return {hyper.lr(), hyper.weight_decay(), hyper.momentum(), hyper.beta2()};
 }
@@ -60,14 +71,21 @@ OwnedUnit OwnedState::MakeUnit(const v1::Unit& planned, uint32_t index) const {
 }
 
 uint64_t OwnedState::BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node) {
-  uint64_t bytes = 0;
+  int64_t bytes = 0;
+  std::map<uint32_t, int64_t> working;  // by slot: of its largest unit
   for (const v1::Unit& unit : plan.units()) {
     if (unit.owners(0).node() != node) continue;
     const v1::Tensor& tensor = job.tensors(static_cast<int>(unit.tensor()));
-    bytes += static_cast<uint64_t>(plan::UnitBytes(job.groups(static_cast<int>(tensor.group())),
-                                                   plan::MatricesOf(tensor, wire::FromProto(unit.box()))));
+    const v1::Group& group = job.groups(static_cast<int>(tensor.group()));
+    const std::vector<kernels::MatrixShape> matrices = plan::MatricesOf(tensor, wire::FromProto(unit.box()));
+    bytes += plan::UnitBytes(group, matrices);
+    int64_t floats = 0;
+    for (const auto& [rows, cols] : matrices) floats += kernels::WorkingFloats(plan::ToOptimizer(group), rows, cols);
+    int64_t& most = working[unit.owners(0).slot()];
+    most = std::max(most, floats);
   }
-  return bytes;
+  for (const auto& [slot, floats] : working) bytes += static_cast<int64_t>(sizeof(float)) * floats;
+  return static_cast<uint64_t>(bytes);
 }
 
 absl::Status OwnedState::Load(size_t i, const WorkerBoxes& workers) {
@@ -148,24 +166,76 @@ OwnedState::Elements OwnedState::PartOf(const OwnedUnit& unit, const GradientSou
   return {v1::DTYPE_FLOAT32, std::as_bytes(std::span(partial_)).data()};
 }
 
-absl::Status OwnedState::Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
-  OwnedUnit& unit = units_[i];
-  update_.resize(unit.matrices.back().first_update + unit.matrices.back().update_size);
-  for (OwnedMatrix& matrix : unit.matrices) {
-    kernels::Method method = matrix.method;
-    absl::Status status = Orthogonalize(unit, matrix, method, hyper, clip, work);
-    if (status.code() == absl::StatusCode::kAborted) {
-      ++work.recomputed;
-      method.form = kernels::Form::kStandard;
-      status = Orthogonalize(unit, matrix, method, hyper, clip, work);
+size_t OwnedState::BatchEnd(size_t i, const std::function<bool(const OwnedUnit&)>& skipped) const {
+  const OwnedUnit& first = units_[i];
+  const bool newton_schulz = optimizer(i).orthogonalizer == kernels::Orthogonalizer::kNewtonSchulz;
+  if (!newton_schulz || first.matrices.size() != 1 || skipped(first)) return i + 1;
+  const OwnedMatrix& matrix = first.matrices.front();
+  const size_t most = std::min(units_.size(), i + backend_->BatchSize(matrix.shape));
+  size_t end = i + 1;
+  for (; end < most; ++end) {
+    const OwnedUnit& next = units_[end];
+    if (next.group != first.group || next.matrices.size() != 1 || skipped(next)) break;
+    const OwnedMatrix& other = next.matrices.front();
+    if (other.shape.rows != matrix.shape.rows || other.shape.cols != matrix.shape.cols || other.method != matrix.method) {
+      break;
     }
-    if (!status.ok()) {
-      return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
-                         absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),
-                                      "': ", status.message()));
-    }
-    ++work.calls;
   }
+  return end;
+}
+
+absl::Status OwnedState::Orthogonalize(size_t i, size_t end, const kernels::Hyper& hyper, double clip,
+                                       NewtonSchulzWork& work) {
+  const std::span<OwnedUnit> units = std::span(units_).subspan(i, end - i);
+  size_t updates = 0;
+  for (OwnedUnit& unit : units) {
+    unit.first_update = updates;
+    updates += unit.matrices.back().first_update + unit.matrices.back().update_size;
+  }
+  update_.resize(updates);
+  if (units.size() > 1) return OrthogonalizeBatch(units, hyper, clip, work);
+  OwnedUnit& unit = units.front();
+  for (OwnedMatrix& matrix : unit.matrices) {
+    absl::Status status = Orthogonalize(unit, matrix, matrix.method, hyper, clip, work);
+    DMUON_RETURN_IF_ERROR(Conclude(std::move(status), unit, matrix, hyper, clip, work));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OwnedState::OrthogonalizeBatch(std::span<OwnedUnit> units, const kernels::Hyper& hyper, double clip,
+                                            NewtonSchulzWork& work) {
+  const kernels::Optimizer& row = optimizers_[units.front().group];
+  const kernels::Method method = units.front().matrices.front().method;
+  std::vector<kernels::MatrixView> directions;
+  for (OwnedUnit& unit : units) {
+    OwnedMatrix& matrix = unit.matrices.front();
+    directions.push_back(backend_->Direction(row, hyper, clip, matrix.of(unit.gradient), StateOf(unit, matrix),
+                                             UpdateOf(unit, matrix)));
+    Count(row.newton_schulz.iterations, method, directions.back(), work);
+  }
+  std::vector<absl::Status> statuses(units.size());
+  backend_->OrthogonalizeBatch(row.newton_schulz, method, directions, statuses, scratch_);
+  for (size_t k = 0; k < units.size(); ++k) {
+    DMUON_RETURN_IF_ERROR(
+        Conclude(std::move(statuses[k]), units[k], units[k].matrices.front(), hyper, clip, work));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OwnedState::Conclude(absl::Status status, OwnedUnit& unit, OwnedMatrix& matrix, const kernels::Hyper& hyper,
+                                  double clip, NewtonSchulzWork& work) {
+  if (status.code() == absl::StatusCode::kAborted) {
+    ++work.recomputed;
+    kernels::Method method = matrix.method;
+    method.form = kernels::Form::kStandard;
+    status = Orthogonalize(unit, matrix, method, hyper, clip, work);
+  }
+  if (!status.ok()) {
+    return wire::Error(absl::StatusCode::kInternal, v1::ERROR_REASON_NUMERICAL,
+                       absl::StrCat("tensor '", job_->tensors(static_cast<int>(unit.tensor)).name(),
+                                    "': ", status.message()));
+  }
+  ++work.calls;
   return absl::OkStatus();
 }
 
@@ -173,7 +243,7 @@ absl::Status OwnedState::Orthogonalize(OwnedUnit& unit, OwnedMatrix& matrix, con
                                        const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work) {
   const kernels::Optimizer& row = optimizers_[unit.group];
   const kernels::UnitState state = StateOf(unit, matrix);
-  const std::span<float> update = matrix.update_in(update_);
+  const std::span<float> update = UpdateOf(unit, matrix);
   const kernels::MatrixView direction =
       backend_->Direction(row, hyper, clip, matrix.of(unit.gradient), state, update);
   if (row.orthogonalizer == kernels::Orthogonalizer::kTopK) {
@@ -182,10 +252,7 @@ absl::Status OwnedState::Orthogonalize(OwnedUnit& unit, OwnedMatrix& matrix, con
         kernels::TopKFlops(rows, cols, kernels::RankAt(row.top_k, state.step, std::min(rows, cols)));
     work.flops += products + small;
   } else {
-    const int iterations = row.newton_schulz.iterations;
-    ++work.by_method[static_cast<size_t>(kernels::IndexOf(method))];
-    work.iterations += static_cast<uint64_t>(iterations);
-    work.flops += kernels::NewtonSchulzFlops(method, direction.rows, direction.cols, iterations);
+    Count(row.newton_schulz.iterations, method, direction, work);
   }
   return backend_->OrthogonalizeDirection(row, method, direction, state, update, scratch_);
 }
@@ -194,7 +261,7 @@ void OwnedState::Apply(size_t i, const kernels::Hyper& hyper, double clip) {
   OwnedUnit& unit = units_[i];
   for (OwnedMatrix& matrix : unit.matrices) {
     kernels::UnitState state = StateOf(unit, matrix);
-    const std::span<float> update = is_matrix(i) ? matrix.update_in(update_) : std::span<float>();
+    const std::span<float> update = is_matrix(i) ? UpdateOf(unit, matrix) : std::span<float>();
     backend_->Apply(optimizer(i), hyper, clip, matrix.of(unit.gradient), update, state);
   }
   ++unit.updates;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,13 +40,10 @@ struct OwnedMatrix {
   kernels::Method method;                 // of its Newton-Schulz
   std::vector<std::vector<float>> state;  // of the optimizer, in the order of kernels::StateTensors
 
-  // Its part of a slot's updates: the matrix, and behind it what kernels::UpdateSize adds.
+  // Its part of the unit's updates: the matrix, and behind it what kernels::UpdateSize adds.
   size_t first_update = 0;
   size_t update_size = 0;
 
-  [[nodiscard]] std::span<float> update_in(std::vector<float>& updates) const {
-    return std::span(updates).subspan(first_update, update_size);
-  }
   [[nodiscard]] std::span<float> of(std::vector<float>& buffer) const {
     return std::span(buffer).subspan(first, static_cast<size_t>(shape.rows * shape.cols));
   }
@@ -62,6 +60,7 @@ struct OwnedUnit {
   std::vector<float> weight;
   std::vector<float> gradient;  // staging: the collected gradient of the step in flight
   int64_t updates = 0;          // applied so far
+  size_t first_update = 0;      // of a batch, in the slot's updates
   kernels::GradientStats stats;
 
   // What moves, set once by the pipeline.
@@ -94,7 +93,7 @@ class OwnedState {
   OwnedState(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node, uint32_t slot,
              kernels::Backend* backend);
 
-  // Bytes that all buffers of such a state take, staging included.
+  // Bytes that all buffers of the node's slots take, staging and working memory included.
   static uint64_t BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint32_t node);
 
   [[nodiscard]] size_t size() const { return units_.size(); }
@@ -109,10 +108,14 @@ class OwnedState {
   // The pieces of `missing` ranks count as zeros.
   void Collect(size_t i, const WorkerBoxes& workers, const MissingRanks& missing);
 
-  // The update directions of the unit's matrices, each orthogonalised on its own, into the slot's scratch. No
-  // state changes. Only for units of matrix optimizers. `work` counts the matrices. A Gram form that diverged is
-  // computed again in the standard form.
-  absl::Status Orthogonalize(size_t i, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work);
+  // The end of the units from `i` on that are best orthogonalised together: their matrices are alike, and `skipped`
+  // says no. At least i + 1.
+  [[nodiscard]] size_t BatchEnd(size_t i, const std::function<bool(const OwnedUnit&)>& skipped) const;
+
+  // The update directions of the matrices of units [i, end), each orthogonalised on its own, into the slot's scratch.
+  // No state changes. Only for units of matrix optimizers, more than one only as BatchEnd says. `work` counts the
+  // matrices. A Gram form that diverged is computed again in the standard form.
+  absl::Status Orthogonalize(size_t i, size_t end, const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work);
 
   // Weight decay, weight, momentum and update count of all matrices of the unit, together.
   void Apply(size_t i, const kernels::Hyper& hyper, double clip);
@@ -138,6 +141,15 @@ class OwnedState {
   [[nodiscard]] OwnedUnit MakeUnit(const v1::Unit& planned, uint32_t index) const;
   absl::Status Orthogonalize(OwnedUnit& unit, OwnedMatrix& matrix, const kernels::Method& method,
                              const kernels::Hyper& hyper, double clip, NewtonSchulzWork& work);
+  absl::Status OrthogonalizeBatch(std::span<OwnedUnit> units, const kernels::Hyper& hyper, double clip,
+                                  NewtonSchulzWork& work);
+  // What became of a matrix, naming its tensor. One whose Gram form has diverged is computed again.
+  absl::Status Conclude(absl::Status status, OwnedUnit& unit, OwnedMatrix& matrix, const kernels::Hyper& hyper,
+                        double clip, NewtonSchulzWork& work);
+  // The matrix's part of update_.
+  [[nodiscard]] std::span<float> UpdateOf(const OwnedUnit& unit, const OwnedMatrix& matrix) {
+    return std::span(update_).subspan(unit.first_update + matrix.first_update, matrix.update_size);
+  }
   // A matrix's buffers as the backend takes them.
   kernels::UnitState StateOf(OwnedUnit& unit, OwnedMatrix& matrix) const;
   void Store(OwnedUnit& unit, const wire::Box& box, v1::DType dtype, const std::byte* from) const;
@@ -154,7 +166,7 @@ class OwnedState {
   kernels::Backend* const backend_;
   std::vector<OwnedUnit> units_;
   kernels::Scratch scratch_;
-  std::vector<float> update_;   // of the unit between Orthogonalize and Apply
+  std::vector<float> update_;   // of the units between Orthogonalize and Apply
   std::vector<float> partial_;  // this node's part of a sum of several nodes
 };
 

@@ -100,11 +100,14 @@ void StepPipeline::Update(size_t slot, const StepSettings& settings, double clip
                           bool early, MailExchange* mail, SlotWork& work) {
   OwnedState& state = *states_[slot];
   StageTimer timer(work.seconds);
+  const auto skipped = [this](const OwnedUnit& unit) { return reduction_.skipped(unit.tensor); };
+  size_t orthogonalized = 0;  // units before this one are
   for (size_t i = 0; i < state.size(); ++i) {
     const OwnedUnit& unit = state.unit(i);
-    if (!reduction_.skipped(unit.tensor)) {
-      if (state.is_matrix(i)) {
-        work.status = state.Orthogonalize(i, settings.hypers[unit.group], clip, work.newton_schulz);
+    if (!skipped(unit)) {
+      if (state.is_matrix(i) && i >= orthogonalized) {
+        orthogonalized = state.BatchEnd(i, skipped);
+        work.status = state.Orthogonalize(i, orthogonalized, settings.hypers[unit.group], clip, work.newton_schulz);
         if (!work.status.ok()) return;
         timer.Charge(Stage::kOrthogonalize);
       }

@@ -62,15 +62,33 @@ struct UnitTimer::Bench {
     const kernels::Optimizer& optimizer = units.optimizer;
     kernels::UnitState unit =
         kernels::BindState(optimizer, units.shape.rows, units.shape.cols, weight, state, updates);
-    std::span<float> result;
     if (optimizer.needs_whole_matrix()) {
-      result = update;
-      const kernels::MatrixView x = backend.Direction(optimizer, kHyper, 1.0, gradient, unit, result);
-      status.Update(backend.OrthogonalizeDirection(optimizer, method, x, unit, result, scratch));
-      if (keep) kept.assign(x.data, x.data + x.rows * x.cols);
+      std::vector<kernels::MatrixView> batch;
+      for (size_t i = 0; i < units.batch; ++i) {
+        batch.push_back(backend.Direction(optimizer, kHyper, 1.0, gradient, unit, Part(units, i)));
+      }
+      Orthogonalize(units, method, batch, unit, backend);
+      if (keep) kept.assign(batch.front().data, batch.front().data + batch.front().rows * batch.front().cols);
     }
-    backend.Apply(optimizer, kHyper, 1.0, gradient, result, unit);
+    for (size_t i = 0; i < units.batch; ++i) backend.Apply(optimizer, kHyper, 1.0, gradient, Part(units, i), unit);
     updates = unit.step;
+  }
+
+  void Orthogonalize(const Class& units, const kernels::Method& method, std::span<const kernels::MatrixView> batch,
+                     const kernels::UnitState& unit, kernels::Backend& backend) {
+    if (batch.size() == 1) {
+      status.Update(backend.OrthogonalizeDirection(units.optimizer, method, batch.front(), unit, update, scratch));
+      return;
+    }
+    std::vector<absl::Status> statuses(batch.size());
+    backend.OrthogonalizeBatch(units.optimizer.newton_schulz, method, batch, statuses, scratch);
+    for (const absl::Status& of_one : statuses) status.Update(of_one);
+  }
+
+  // The update of the i-th unit of a batch; nothing for element-wise units.
+  std::span<float> Part(const Class& units, size_t i) {
+    const size_t size = update.size() / units.batch;
+    return std::span(update).subspan(i * size, size);
   }
 };
 
@@ -82,10 +100,10 @@ UnitTimer::UnitTimer(uint32_t slots, int threads_per_slot, kernels::Backend* bac
 UnitTimer::~UnitTimer() = default;
 
 uint64_t UnitTimer::BytesFor(const Class& units) const {
-  constexpr int64_t kBuffers = 3;  // weight, gradient, update
-  constexpr int64_t kWorking = 3;  // of Newton-Schulz, at most
+  constexpr int64_t kBuffers = 2;  // weight, gradient
   const int64_t elements = units.shape.rows * units.shape.cols;
-  int64_t floats = (kBuffers + (units.optimizer.needs_whole_matrix() ? kWorking : 0)) * elements;
+  const auto batch = static_cast<int64_t>(units.batch);
+  int64_t floats = kBuffers * elements + batch * kernels::WorkingFloats(units.optimizer, units.shape.rows, units.shape.cols);
   for (const kernels::StateTensor& tensor :
        kernels::StateTensors(units.optimizer, units.shape.rows, units.shape.cols)) {
     floats += tensor.rows * tensor.cols;
@@ -101,7 +119,9 @@ void UnitTimer::Prepare(const Class& units) {
     bench.updates = 0;
     bench.status = absl::OkStatus();
     bench.weight.assign(elements, 0.0F);
-    bench.update.resize(kernels::UpdateSize(units.optimizer, units.shape.rows, units.shape.cols));
+    bench.update.resize(units.optimizer.needs_whole_matrix()
+                            ? units.batch * kernels::UpdateSize(units.optimizer, units.shape.rows, units.shape.cols)
+                            : 0);
     bench.state.clear();
     for (const kernels::StateTensor& tensor :
          kernels::StateTensors(units.optimizer, units.shape.rows, units.shape.cols)) {
@@ -153,7 +173,7 @@ double UnitTimer::Run(const Class& units, const kernels::Method& method, bool fi
   });
   const double sum = std::accumulate(benches_.begin(), benches_.end(), 0.0,
                                      [](double total, const auto& bench) { return total + bench->seconds; });
-  return sum / static_cast<double>(benches_.size());
+  return sum / static_cast<double>(benches_.size() * units.batch);
 }
 
 double UnitTimer::ErrorFrom(const std::vector<float>& exact) const {

@@ -25,9 +25,10 @@ class UnitTimer {
     kernels::Optimizer optimizer;
     kernels::MatrixShape shape;
     std::vector<kernels::Method> methods;
+    size_t batch = 1;  // units that a slot works on together, as the step does (OwnedState::BatchEnd)
   };
   struct Result {
-    double seconds = 0.0;
+    double seconds = 0.0;  // of one unit
     // Of Newton-Schulz, from the standard form in fp32; infinite when it failed. 0 for element-wise units.
     double error = 0.0;
   };

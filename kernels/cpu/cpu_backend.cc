@@ -77,6 +77,28 @@ class CpuBackend final : public Backend {
     return OrthogonalizeFloat(newton_schulz, method, x, scratch);
   }
 
+  // A small matrix has too few blocks for a team: each thread then takes a matrix of its own. A large one keeps the
+  // team busy, and several would not fit into the caches.
+  [[nodiscard]] size_t BatchSize(const MatrixShape& shape) const override {
+    constexpr int64_t kLargestInBatch = int64_t{1} << 20;  // elements
+    return shape.rows * shape.cols <= kLargestInBatch ? static_cast<size_t>(TeamSize()) : 1;
+  }
+
+  void OrthogonalizeBatch(const NewtonSchulz& newton_schulz, const Method& method, std::span<const MatrixView> batch,
+                          std::span<absl::Status> statuses, Scratch& scratch) override {
+    // Of a few, each is quicker by the whole team.
+    const bool few = batch.empty() || 2 * batch.size() < BatchSize({batch[0].rows, batch[0].cols});
+    if (few || batch.size() < 2 || TeamSize() < 2) {
+      return Backend::OrthogonalizeBatch(newton_schulz, method, batch, statuses, scratch);
+    }
+    std::vector<Scratch*> parts;
+    for (size_t i = 0; i < batch.size(); ++i) parts.push_back(&scratch.Part(i));
+    ForEach(batch.size(), [&](size_t i) {
+      const Alone alone;
+      statuses[i] = OrthogonalizeFloat(newton_schulz, method, batch[i], *parts[i]);
+    });
+  }
+
   absl::Status OrthogonalizeTopK(const TopK& top_k, int64_t step, MatrixView x, MatrixView basis,
                                  Scratch& scratch) override {
     return OrthogonalizeTopKFloat(top_k, step, x, basis, scratch);

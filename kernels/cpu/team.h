@@ -13,8 +13,20 @@ namespace dmuon::kernels {
 void BindTeam(int threads);
 int TeamSize();
 
+// While it lives the calling thread has no helpers: what a team runs may be cut for teams itself.
+class Alone {
+ public:
+  Alone() : before_(TeamSize()) { BindTeam(1); }
+  ~Alone() { BindTeam(before_); }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+
+ private:
+  const int before_;
+};
+
 // Calls work(context, i) once for every i in [0, count), by the calling thread's team in any order; with one
-// thread in rising order. `work` must not throw and must not call this again. Returns when all are done.
+// thread in rising order. `work` must not throw, and calls this again only while it is Alone. Returns when all are done.
 void RunTeam(size_t count, void (*work)(const void* context, size_t i), const void* context);
 
 // The same for anything that can be called with an index.

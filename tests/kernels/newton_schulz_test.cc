@@ -100,6 +100,46 @@ TEST_P(NewtonSchulzTest, EvenAndOddIterationCountsEndInTheCallersBuffer) {
   }
 }
 
+TEST_P(NewtonSchulzTest, ABatchHasTheBitsOfItsMatricesOneByOne) {
+  for (const int threads : {1, 3, 4}) {
+    std::thread([&, threads] {
+      backend().BindThread(threads);
+      for (const auto& [form, precision] : {Method{}, Method{Form::kGram, Precision::kFloat32},
+                                            Method{Form::kGram, Precision::kBFloat16}}) {
+        std::vector<Matrix> batch;
+        std::vector<MatrixView> views;
+        for (uint32_t i = 0; i < 5; ++i) batch.push_back(Gaussian(40, 90, i));
+        for (Matrix& matrix : batch) views.push_back(matrix.view());
+        std::vector<absl::Status> statuses(batch.size());
+        Scratch scratch;
+        backend().OrthogonalizeBatch({}, {form, precision}, views, statuses, scratch);
+        for (uint32_t i = 0; i < batch.size(); ++i) {
+          EXPECT_TRUE(statuses[i].ok()) << statuses[i];
+          EXPECT_EQ(batch[i].values, Orthogonal(backend(), {}, Gaussian(40, 90, i), {form, precision}).values) << i;
+        }
+      }
+    }).join();
+  }
+}
+
+TEST_P(NewtonSchulzTest, AMatrixThatIsNotFiniteLeavesTheOthersOfItsBatchAlone) {
+  std::thread([&] {
+    backend().BindThread(2);
+    std::vector<Matrix> batch = {Gaussian(8, 12, 1), Gaussian(8, 12, 2), Gaussian(8, 12, 3)};
+    batch[1].values[5] = std::numeric_limits<float>::infinity();
+    std::vector<MatrixView> views;
+    for (Matrix& matrix : batch) views.push_back(matrix.view());
+    std::vector<absl::Status> statuses(batch.size());
+    Scratch scratch;
+    backend().OrthogonalizeBatch({}, {}, views, statuses, scratch);
+    EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInvalidArgument);
+    for (const uint32_t i : {0U, 2U}) {
+      EXPECT_TRUE(statuses[i].ok());
+      EXPECT_EQ(batch[i].values, Orthogonal(backend(), {}, Gaussian(8, 12, i + 1)).values);
+    }
+  }).join();
+}
+
 // Backends that are fast, against the reference.
 class FastNewtonSchulzTest : public BackendTest {
  protected:

@@ -98,7 +98,8 @@ TEST(Optimizers, PolynomialsOfTheGroupReplaceTheSet) {
     quintic->set_a(a);
     quintic->set_b(-0.5);
   }
-  const std::span<const kernels::Quintic> list = ToOptimizer(group).newton_schulz.coefficients.list();
+  const kernels::Optimizer optimizer = ToOptimizer(group);
+  const std::span<const kernels::Quintic> list = optimizer.newton_schulz.coefficients.list();
   EXPECT_THAT(std::vector(list.begin(), list.end()),
               testing::ElementsAre(kernels::Quintic{2.0, -0.5, 0.0}, kernels::Quintic{1.5, -0.5, 0.0}));
   group.mutable_muon()->mutable_polynomials(0)->set_a(9.0);

@@ -4,23 +4,16 @@
 // What each optimizer of the family promises beside its golden vectors, on every backend.
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/family.h"
 #include "tests/kernels/matrices.h"
 
 namespace dmuon::kernels {
 namespace {
 
-struct Named {
-  const char* name;
-  Optimizer optimizer;
-};
-const Named kFamily[] = {{"Muon", Muon()},       {"NorMuon", NorMuon()}, {"AdaMuon", AdaMuon()},
-                         {"Muon2", Muon2()},     {"Muon2Factored", Muon2Factored()},
-                         {"Mona", Mona()},       {"Dion2", Dion2()},     {"NuMuon", NuMuon()}};
 constexpr Hyper kHyper = {.lr = 0.1, .weight_decay = 0.1, .momentum = 0.95, .beta2 = 0.95};
 
 std::vector<double> Difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -37,10 +30,10 @@ double Rms(const std::vector<double>& values) {
 
 class FamilyTest : public BackendTest {
  protected:
-  // All that the backend supports.
-  std::vector<Named> Family() {
-    std::vector<Named> family(std::begin(kFamily), std::end(kFamily));
-    std::erase_if(family, [&](const Named& row) { return !backend().Supports(row.optimizer).ok(); });
+  // Those that orthogonalise.
+  std::vector<Named> Matrices() {
+    std::vector<Named> family = FamilyOf(backend());
+    std::erase_if(family, [](const Named& row) { return !row.optimizer.needs_whole_matrix(); });
     return family;
   }
   // The unit after `steps` steps of different gradients.
@@ -63,7 +56,7 @@ class FamilyTest : public BackendTest {
 DMUON_INSTANTIATE_BACKENDS(FamilyTest);
 
 TEST_P(FamilyTest, AZeroGradientFromTheStartOnlyDecays) {
-  for (const auto& [name, optimizer] : Family()) {
+  for (const auto& [name, optimizer] : Matrices()) {
     Unit unit(backend(), optimizer, kHyper, Gaussian(8, 20, 1));
     unit.Step(Matrix{8, 20, std::vector<float>(160)});
     const Matrix decayed = Times(1.0 - kHyper.lr * kHyper.weight_decay, Gaussian(8, 20, 1));
@@ -73,7 +66,7 @@ TEST_P(FamilyTest, AZeroGradientFromTheStartOnlyDecays) {
 }
 
 TEST_P(FamilyTest, StateThatIsSavedAndRestoredByNameGoesOnWithTheSameBits) {
-  for (const auto& [name, optimizer] : Family()) {
+  for (const auto& [name, optimizer] : Matrices()) {
     Unit whole = After(optimizer, 5);
     Unit first = After(optimizer, 3);
     Unit second(backend(), optimizer, kHyper, first.weight());
@@ -92,7 +85,7 @@ TEST_P(FamilyTest, StateThatIsSavedAndRestoredByNameGoesOnWithTheSameBits) {
 
 // But for the eps of second moments, 1e-8 beside roots of 1e-3.
 TEST_P(FamilyTest, AConstantScaleOfAllGradientsDoesNotMatter) {
-  for (const auto& [name, optimizer] : Family()) {
+  for (const auto& [name, optimizer] : Matrices()) {
     for (const double factor : {0x1p-6, 0x1p6}) {
       const Unit scaled = After(optimizer, 3, kHyper, factor);
       EXPECT_LE(RelativeError(scaled.weight().values, After(optimizer, 3).weight().values), 2e-5) << name << factor;
@@ -101,7 +94,7 @@ TEST_P(FamilyTest, AConstantScaleOfAllGradientsDoesNotMatter) {
 }
 
 TEST_P(FamilyTest, ClippingIsScalingTheGradient) {
-  for (const auto& [name, optimizer] : Family()) {
+  for (const auto& [name, optimizer] : Matrices()) {
     Unit clipped = After(optimizer, 2);
     Unit scaled = After(optimizer, 2);
     clipped.Step(Gaussian(8, 20, 50), 0.25);
@@ -114,7 +107,7 @@ TEST_P(FamilyTest, ClippingIsScalingTheGradient) {
 }
 
 TEST_P(FamilyTest, CautiousDecayActsOnlyWhereTheUpdateShrinksTheWeight) {
-  for (const auto& [name, row] : Family()) {
+  for (const auto& [name, row] : Matrices()) {
     Optimizer cautious = row;
     cautious.weight_decay = WeightDecay::kCautious;
     Unit plain(backend(), row, {.lr = 0.1, .weight_decay = 0.0}, Gaussian(8, 20, 1));

@@ -10,18 +10,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/family.h"
 #include "tests/kernels/matrices.h"
 
 namespace dmuon::kernels {
 namespace {
 
-struct Named {
-  const char* name;
-  Optimizer optimizer;
-};
-const Named kFamily[] = {{"Muon", Muon()},   {"NorMuon", NorMuon()}, {"AdaMuon", AdaMuon()},
-                         {"Muon2", Muon2()}, {"Muon2Factored", Muon2Factored()},
-                         {"Mona", Mona()},   {"Dion2", Dion2()},     {"AdamW", AdamW()}};
 constexpr Hyper kHyper = {.lr = 0.1, .weight_decay = 0.1, .momentum = 0.95, .beta2 = 0.95};
 
 // Device memory that holds a copy of `values`.
@@ -64,7 +58,7 @@ class CudaTest : public testing::Test {
 };
 
 TEST_F(CudaTest, SpansInDeviceMemoryGiveTheBitsOfHostMemory) {
-  for (const auto& [name, optimizer] : kFamily) {
+  for (const auto& [name, optimizer] : FamilyOf(*cuda_)) {
     SCOPED_TRACE(name);
     const OnDevice weight(Gaussian(40, 72, 100).values);
     std::vector<std::unique_ptr<OnDevice>> tensors;

@@ -119,7 +119,7 @@ void AddApply(std::vector<Kernel>& kernels, Backend& backend, Tensors& t, const 
   kernels.push_back({name + " apply", group, bytes * t.elements(), [&backend, &t, optimizer] {
                        UnitState state = t.State(optimizer);
                        const bool whole = optimizer.needs_whole_matrix();
-                       const size_t used = whole ? t.update.size() / (optimizer.selects() ? 4 : 1) : 0;
+                       const size_t used = whole ? t.update.size() : 0;
                        backend.Apply(optimizer, kHyper, 1.0, t.gradient, std::span(t.update).first(used), state);
                      }});
 }

@@ -116,8 +116,7 @@ void DescribePerformance(CLI::App& app, Flags& flags) {
       ->envname("DMUON_SLOTS")
       ->capture_default_str();
   app.add_option("--threads-per-slot", flags.threads_per_slot,
-                 "BLAS threads of a slot; results are bit-equal only for an equal number. 0: by "
-                 "the number of cores")
+                 "Threads of a slot; the bits do not depend on them. 0: by the number of cores")
       ->envname("DMUON_THREADS_PER_SLOT")
       ->capture_default_str();
   app.add_flag("--overlap,!--no-overlap", flags.overlap,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,15 +30,6 @@ v1::UnitTimes OwnerOf(const AutotunerOptions& options, const kernels::Backend& b
   owner.set_slots(options.slots);
   owner.set_threads_per_slot(static_cast<uint32_t>(options.threads_per_slot));
   return owner;
-}
-
-v1::UnitTime TimeOf(const plan::ShapeClass& units, const kernels::Method& method) {
-  v1::UnitTime time;
-  *time.mutable_optimizer() = units.optimizer;
-  time.set_rows(units.shape.rows);
-  time.set_cols(units.shape.cols);
-  if (units.optimizer.has_muon()) *time.mutable_method() = plan::ToProto(method);
-  return time;
 }
 
 std::string ShapeText(const kernels::MatrixShape& shape) { return absl::StrCat(shape.rows, " x ", shape.cols); }
@@ -71,8 +63,9 @@ class Autotuner::Session {
       if (Recall(classes_[i])) continue;
       SetProgress(absl::StrCat("job ", job_.job_id(), ": ", i + 1, " of ", classes_.size(), ", ",
                                ShapeText(classes_[i].shape)));
-      if (Fits(classes_[i])) {
-        Measure(classes_[i]);
+      const UnitTimer::Class timed = ForTimer(classes_[i]);
+      if (const auto share = Room(classes_[i], timed); share.has_value()) {
+        Measure(classes_[i], timed);
       } else if (!Extrapolate(classes_[i])) {
         LogWarning("job ", job_.job_id(), ": no unit was quick or small enough to be measured within ",
                    absl::FormatDuration(tuner_->options_.budget), "; prices go by operation counts");
@@ -115,7 +108,7 @@ class Autotuner::Session {
     {
       wire::MutexLock lock(tuner_->mu_);
       for (const kernels::Method& method : units.methods) {
-        const v1::UnitTime* time = tuner_->store_.Find(plan::KeyOf(TimeOf(units, method)));
+        const v1::UnitTime* time = tuner_->store_.Find(plan::KeyOf(plan::TimeOf(units, method)));
         if (time == nullptr) return false;
         known.push_back(*time);
       }
@@ -125,21 +118,20 @@ class Autotuner::Session {
     return true;
   }
 
-  // Whether the class can be measured in the time and memory that are left.
-  bool Fits(const plan::ShapeClass& units) {
+  // The memory to measure the class in, if that and the time are left.
+  std::optional<MemoryBudget::Share> Room(const plan::ShapeClass& units, const UnitTimer::Class& timed) {
     constexpr double kRuns = 3;  // of the standard form for comparison, to warm up, to measure
     double seconds = 0.0;
     for (const kernels::Method& method : units.methods) {
       const auto rate = rates_.find(kernels::IndexOf(method));
       const double per_second =
           rate == rates_.end() ? plan::SlotSpeed().flops_per_second : rate->second.work / rate->second.seconds;
-      seconds += kRuns * Work(units, method) / per_second;
+      seconds += kRuns * static_cast<double>(timed.batch) * Work(units, method) / per_second;
     }
-    if (MonotonicNow() + absl::Seconds(seconds) > until_) return false;
-    auto share = tuner_->memory_->Take(timer_.BytesFor(ForTimer(units)), "measuring");
-    if (!share.ok()) return false;
-    share_ = *std::move(share);
-    return true;
+    if (MonotonicNow() + absl::Seconds(seconds) > until_) return std::nullopt;
+    auto share = tuner_->memory_->Take(timer_.BytesFor(timed), "measuring");
+    if (!share.ok()) return std::nullopt;
+    return *std::move(share);
   }
 
   UnitTimer::Class ForTimer(const plan::ShapeClass& units) const {
@@ -150,12 +142,10 @@ class Autotuner::Session {
     return timed;
   }
 
-  void Measure(const plan::ShapeClass& units) {
-    const UnitTimer::Class timed = ForTimer(units);
+  void Measure(const plan::ShapeClass& units, const UnitTimer::Class& timed) {
     const std::vector<UnitTimer::Result> results = timer_.Measure(timed);
-    share_ = MemoryBudget::Share();
     for (size_t i = 0; i < results.size(); ++i) {
-      v1::UnitTime time = TimeOf(units, units.methods[i]);
+      v1::UnitTime time = plan::TimeOf(units, units.methods[i]);
       time.set_seconds(results[i].seconds);
       time.set_error(results[i].error);
       time.set_batch(static_cast<uint32_t>(timed.batch));
@@ -176,7 +166,7 @@ class Autotuner::Session {
     for (const kernels::Method& method : units.methods) {
       const auto rate = rates_.find(kernels::IndexOf(method));
       if (rate == rates_.end() || units.optimizer.has_muon() != rate->second.time.optimizer().has_muon()) return false;
-      v1::UnitTime time = TimeOf(units, method);
+      v1::UnitTime time = plan::TimeOf(units, method);
       time.set_seconds(rate->second.seconds * Work(units, method) / rate->second.work);
       time.set_error(rate->second.time.error());
       time.set_extrapolated(true);
@@ -205,7 +195,6 @@ class Autotuner::Session {
   std::vector<plan::ShapeClass> classes_;
   UnitTimer timer_;
   const absl::Time until_;
-  MemoryBudget::Share share_;
   std::map<int, Rate> rates_;  // by kernels::IndexOf
   std::vector<v1::UnitTime> times_;
   size_t measured_ = 0, recalled_ = 0, extrapolated_ = 0;

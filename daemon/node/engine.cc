@@ -40,6 +40,15 @@ bool EqualInConstantTime(const wire::Token& a, const wire::Token& b) {
   return difference == 0;
 }
 
+// INVALID_ARGUMENT naming the group whose optimizer `backend` has no kernels for.
+absl::Status CheckSupport(const v1::JobSpec& job, const kernels::Backend& backend) {
+  for (const v1::Group& group : job.groups()) {
+    const absl::Status supported = backend.Supports(plan::ToOptimizer(group));
+    if (!supported.ok()) return wire::InvalidField(absl::StrCat("group '", group.name(), "': ", supported.message()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Limit(const std::string& message) {
   return wire::Error(absl::StatusCode::kResourceExhausted, v1::ERROR_REASON_LIMIT, message);
 }
@@ -218,12 +227,7 @@ void Engine::Register(v1::RegisterRequest request, absl::Time deadline,
   if (!job.ok()) return reply(job.status());
   absl::Status status = wire::ValidateJobSpec(request.job());
   if (status.ok()) status = plan::ValidateOptimizers(request.job());
-  for (const v1::Group& group : request.job().groups()) {
-    if (!status.ok()) break;
-    if (const absl::Status supported = backend_->Supports(plan::ToOptimizer(group)); !supported.ok()) {
-      status = wire::InvalidField(absl::StrCat("group '", group.name(), "': ", supported.message()));
-    }
-  }
+  if (status.ok()) status = CheckSupport(request.job(), *backend_);
   if (!status.ok()) return reply(status);
   std::vector<const v1::Shard*> shards;
   for (const v1::Shard& shard : request.shards()) shards.push_back(&shard);

@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
@@ -74,17 +76,35 @@ Price PriceByFormula(const v1::Group& group, const std::vector<kernels::MatrixSh
   return price;
 }
 
-std::optional<Price> PriceByMeasurement(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices,
-                                        const Timings& timings) {
-  Price price{SlotSpeed().seconds_per_unit, {}};
-  for (const kernels::MatrixShape& matrix : matrices) {
-    const std::optional<Timings::Choice> fastest = timings.Fastest(group, matrix);
-    if (!fastest.has_value()) return std::nullopt;
-    price.seconds += fastest->seconds;
-    if (group.has_muon()) price.methods.push_back(fastest->method);
+// Prices of a job's units by measurement. Units are many and shapes few, so each is looked up once.
+class MeasuredPrices {
+ public:
+  MeasuredPrices(const v1::JobSpec& job, const Timings& timings) : job_(job), timings_(timings) {}
+
+  // nullopt where something was not measured.
+  std::optional<Price> Of(const Unit& unit) {
+    const uint32_t group = job_.tensors(static_cast<int>(unit.tensor)).group();
+    Price price{SlotSpeed().seconds_per_unit, {}};
+    for (const kernels::MatrixShape& matrix : ShapesOf(job_, unit)) {
+      const std::optional<Timings::Choice>& fastest = Fastest(group, matrix);
+      if (!fastest.has_value()) return std::nullopt;
+      price.seconds += fastest->seconds;
+      if (GroupOf(job_, unit).has_muon()) price.methods.push_back(fastest->method);
+    }
+    return price;
   }
-  return price;
-}
+
+ private:
+  const std::optional<Timings::Choice>& Fastest(uint32_t group, const kernels::MatrixShape& matrix) {
+    const auto [known, added] = known_.try_emplace({group, matrix.rows, matrix.cols});
+    if (added) known->second = timings_.Fastest(job_.groups(static_cast<int>(group)), matrix);
+    return known->second;
+  }
+
+  const v1::JobSpec& job_;
+  const Timings& timings_;
+  std::map<std::tuple<uint32_t, int64_t, int64_t>, std::optional<Timings::Choice>> known_;  // by group and shape
+};
 
 struct Prices {
   bool measured = true;
@@ -94,8 +114,9 @@ struct Prices {
 // Measured prices and those by formula are not comparable: all of the one kind or all of the other.
 Prices PricesOf(const v1::JobSpec& job, std::span<const Unit> units, const Timings& timings) {
   Prices prices;
+  MeasuredPrices measured(job, timings);
   for (const Unit& unit : units) {
-    std::optional<Price> price = PriceByMeasurement(GroupOf(job, unit), ShapesOf(job, unit), timings);
+    std::optional<Price> price = measured.Of(unit);
     prices.measured = price.has_value();
     if (!prices.measured) break;
     prices.units.push_back(*std::move(price));

@@ -72,6 +72,10 @@ std::vector<ShapeClass> ShapeClasses(const v1::JobSpec& job) {
   return list;
 }
 
+v1::UnitTime TimeOf(const ShapeClass& units, const kernels::Method& method) {
+  return Entry(units.optimizer, units.shape, method);
+}
+
 absl::Status ValidateTimes(std::span<const v1::UnitTime> times) {
   if (times.size() > kMaxTimes) {
     return wire::InvalidField(absl::StrCat(times.size(), " measured times, at most ", kMaxTimes));

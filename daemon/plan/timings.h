@@ -28,6 +28,9 @@ struct ShapeClass {
 // Of a valid job, each once, sorted by shape within an optimizer.
 std::vector<ShapeClass> ShapeClasses(const v1::JobSpec& job);
 
+// What a measurement of the class by `method` is of; seconds and error are still to be set.
+v1::UnitTime TimeOf(const ShapeClass& units, const kernels::Method& method);
+
 // INVALID_ARGUMENT/INVALID_FIELD naming what is out of bounds: sizes, seconds, the number of times.
 absl::Status ValidateTimes(std::span<const v1::UnitTime> times);
 

@@ -10,8 +10,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/plan/methods.h"
-#include "daemon/plan/timings.h"
 #include "tests/daemon/coordinator/requests.h"
 #include "tests/daemon/plan/job_builder.h"
 #include "tests/support/many_tensors.h"
@@ -324,20 +322,6 @@ TEST(CoordinatorTest, AJobWhoseNodesComputeOtherBitsIsRefusedOnBoth) {
   EXPECT_EQ(GenerationOf(core, "job"), 0U);
 }
 
-// What a node would measure of a job, all of it taking `seconds`.
-void AddTimes(const v1::JobSpec& job, double seconds, v1::RegisterWorkerRequest& request) {
-  for (const plan::ShapeClass& units : plan::ShapeClasses(job)) {
-    for (const kernels::Method& method : units.methods) {
-      v1::UnitTime& time = *request.add_times();
-      *time.mutable_optimizer() = units.optimizer;
-      time.set_rows(units.shape.rows);
-      time.set_cols(units.shape.cols);
-      if (units.optimizer.has_muon()) *time.mutable_method() = plan::ToProto(method);
-      time.set_seconds(seconds);
-    }
-  }
-}
-
 TEST(CoordinatorTest, APlanIsPricedByTheMeanOfWhatItsNodesHaveMeasured) {
   Coordinator core({});
   const v1::JobSpec job = ModelOf("job", "mlp", 3);
@@ -347,7 +331,8 @@ TEST(CoordinatorTest, APlanIsPricedByTheMeanOfWhatItsNodesHaveMeasured) {
     // Two ranks of node a say the same, which counts once.
     for (const uint32_t rank : id == "a" ? std::vector<uint32_t>{0, 1} : std::vector<uint32_t>{2}) {
       v1::RegisterWorkerRequest request = RankOf(Node(id), job, rank);
-      AddTimes(job, seconds, request);
+      const std::vector<v1::UnitTime> times = plan::TimesOf(job, seconds);
+      *request.mutable_times() = {times.begin(), times.end()};
       ASSERT_TRUE(core.RegisterWorker(kStart, request).status.ok());
     }
     seconds = 3.0;

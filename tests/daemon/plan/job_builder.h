@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/plan/timings.h"
 #include "dmuon/v1/tensor.pb.h"
 #include "wire/validate.h"
 
@@ -103,6 +104,18 @@ inline Shards Replicate(const v1::JobSpec& job) {
     }
   }
   return shards;
+}
+
+// As a node measures it: what the job needs, in the order of ShapeClasses, each method in the same time.
+inline std::vector<v1::UnitTime> TimesOf(const v1::JobSpec& job, double seconds = 1.0) {
+  std::vector<v1::UnitTime> times;
+  for (const ShapeClass& units : ShapeClasses(job)) {
+    for (const kernels::Method& method : units.methods) {
+      times.push_back(TimeOf(units, method));
+      times.back().set_seconds(seconds);
+    }
+  }
+  return times;
 }
 
 }  // namespace dmuon::plan

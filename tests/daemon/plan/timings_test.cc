@@ -41,22 +41,6 @@ v1::JobSpec SmallJob() {
   return JobBuilder(1).Matrix("a", 8, 16).Matrix("b", 32, 4).Elementwise("c", {40}).Build();
 }
 
-// As a node measures it: what the job needs, in the order of ShapeClasses, each method in its own time.
-std::vector<v1::UnitTime> TimesOf(const v1::JobSpec& job, double seconds = 1.0) {
-  std::vector<v1::UnitTime> times;
-  for (const ShapeClass& units : ShapeClasses(job)) {
-    for (const kernels::Method& method : units.methods) {
-      v1::UnitTime& time = times.emplace_back();
-      *time.mutable_optimizer() = units.optimizer;
-      time.set_rows(units.shape.rows);
-      time.set_cols(units.shape.cols);
-      if (units.optimizer.has_muon()) *time.mutable_method() = ToProto(method);
-      time.set_seconds(seconds);
-    }
-  }
-  return times;
-}
-
 v1::UnitTime& Find(std::vector<v1::UnitTime>& times, int64_t rows, const kernels::Method& method) {
   for (v1::UnitTime& time : times) {
     if (time.rows() == rows && time.has_method() && FromProto(time.method()) == method) return time;

@@ -88,6 +88,9 @@ class RecordingLink final : public CoordinatorLink {
                                                     const std::string& key) override {
     return link_->GetKey(std::move(meeting), key);
   }
+  absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
+    return link_->ReportPart(std::move(request));
+  }
   std::string address() const override { return link_->address(); }
 
   void Replay(const v1::WatchPlansResponse& event) { sink_(event); }

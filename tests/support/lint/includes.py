@@ -24,7 +24,10 @@ MAY_USE = {
 # Where a process is put together.
 EXCEPTIONS = {"daemon/node/main.cc": {"daemon/coordinator"}}
 # Reading a clock, a file or a socket would end the purity of these.
-PURE = {"daemon/plan", "daemon/coordinator/coordinator.h", "daemon/coordinator/coordinator.cc"}
+PURE = {
+    "daemon/plan",
+    *(f"daemon/coordinator/{name}" for name in ("coordinator.h", "coordinator.cc", "part_board.h", "part_board.cc")),
+}
 IMPURE_HEADERS = re.compile(r"<(thread|mutex|condition_variable|fstream|filesystem|unistd\.h|sys/.*)>|absl/time/clock\.h|wire/mutex\.h")
 
 _INCLUDE = re.compile(r"^\s*#\s*include\s+([<\"]([^>\"]+)[>\"])", re.MULTILINE)

@@ -115,6 +115,22 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
     return reactor;
   }
 
+  ServerUnaryReactor* Save(CallbackServerContext* context, const v1::SaveRequest* request,
+                           v1::SaveResponse* response) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
+    engine_->Save(*request, AnswerBy(*context), ReplyBy(reactor, response));
+    return reactor;
+  }
+
+  ServerUnaryReactor* Restore(CallbackServerContext* context, const v1::RestoreRequest* request,
+                              v1::RestoreResponse* response) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
+    engine_->Restore(*request, AnswerBy(*context), ReplyBy(reactor, response));
+    return reactor;
+  }
+
   ServerUnaryReactor* Close(CallbackServerContext* context, const v1::CloseRequest* request,
                             v1::CloseResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -20,13 +20,14 @@ bool WorkLane::Add(std::function<void()> work) {
 }
 
 void WorkLane::Stop() {
-  std::deque<std::function<void()>> dropped;  // after the lock: work may say so when it is dropped
+  std::deque<std::function<void()>> dropped;
   {
     const wire::MutexLock lock(mu_);
     stopping_ = true;
     dropped.swap(waiting_);
     changed_.NotifyOne();
   }
+  dropped.clear();  // without the lock, and at once: who waits for it may be told by that
   if (thread_.joinable()) thread_.join();
 }
 

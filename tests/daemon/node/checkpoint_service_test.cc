@@ -12,6 +12,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,10 +20,10 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/rpc_server.h"
-#include "daemon/node/work_lane.h"
 #include "dmuon/v1/checkpoint.grpc.pb.h"
 #include "tests/daemon/base/temp_dir.h"
 #include "tests/daemon/checkpoint/samples.h"
+#include "tests/daemon/node/gated_files.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
 
@@ -37,8 +38,9 @@ using Stub = v1::CheckpointService::Stub;
 
 class CheckpointServiceTest : public ::testing::Test {
  protected:
-  CheckpointServiceTest() : store_(checkpoint::Store::Open(dir_.File("checkpoints")).value()) {}
+  CheckpointServiceTest() : store_(checkpoint::Store::Open(dir_.File("checkpoints"), std::make_shared<GatedFiles>(gate_)).value()) {}
   void TearDown() override {
+    gate_->Open();
     if (service_ != nullptr) service_->Drain();
     if (server_ != nullptr) server_->Shutdown(absl::Seconds(5));
   }
@@ -117,6 +119,7 @@ class CheckpointServiceTest : public ::testing::Test {
 
   const TempDir dir_;
   Metrics metrics_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::unique_ptr<checkpoint::Store> store_;
   std::string saved_;
   absl::Duration time_to_save_;
@@ -257,6 +260,50 @@ TEST_F(CheckpointServiceTest, AfterADrainCallsAreToldToRetry) {
     EXPECT_EQ(wire::ReasonOf(refused), v1::ERROR_REASON_DRAINING);
   }
   EXPECT_EQ(store_->List(checkpoint::kJob)->size(), 1U);
+}
+
+TEST_F(CheckpointServiceTest, WhileOneIsVerifiedOtherCallsAreAnsweredAndFurtherVerificationsWait) {
+  Serve(store_.get());
+  Save("x", 7);
+  gate_->Close();
+  std::vector<std::future<absl::Status>> verifications;
+  for (int i = 0; i < 3; ++i) {
+    verifications.push_back(std::async(std::launch::async, [this] { return Verify("x").status(); }));
+  }
+  gate_->AwaitReader();
+  EXPECT_THAT(List()->checkpoints(), SizeIs(1));
+  EXPECT_TRUE(SaveJob("demo", "y").ok());
+  gate_->Open();
+  for (auto& verification : verifications) EXPECT_TRUE(verification.get().ok());
+}
+
+TEST_F(CheckpointServiceTest, AVerificationEndsWithItsDeadlineAndMakesWayForTheNext) {
+  Serve(store_.get());
+  Save("x", 7);
+  gate_->Close();
+  EXPECT_EQ(Verify("x", absl::Milliseconds(300)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  gate_->Open();
+  EXPECT_TRUE(Verify("x").ok());
+}
+
+TEST_F(CheckpointServiceTest, ADrainGivesUpWhatIsVerifiedAndWhatWaits) {
+  Serve(store_.get());
+  Save("x", 7);
+  gate_->Close();
+  std::vector<std::future<absl::Status>> verifications;
+  for (int i = 0; i < 2; ++i) {
+    verifications.push_back(std::async(std::launch::async, [this] { return Verify("x").status(); }));
+  }
+  gate_->AwaitReader();
+  auto drained = std::async(std::launch::async, [this] { service_->Drain(); });
+  while (wire::ReasonOf(Verify("nothing").status()) != v1::ERROR_REASON_DRAINING) {
+    std::this_thread::yield();  // drains when the first call is refused
+  }
+  gate_->Open();
+  drained.get();
+  for (auto& verification : verifications) {
+    EXPECT_EQ(wire::ReasonOf(verification.get()), v1::ERROR_REASON_DRAINING);
+  }
 }
 
 TEST_F(CheckpointServiceTest, ManyCallersAtOnceAllGetTheirAnswer) {

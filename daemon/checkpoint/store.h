@@ -71,6 +71,8 @@ class Store {
   // NOT_FOUND naming file and node when the part is not here; DATA_LOSS when it is not what the manifest says.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<PartReader>> OpenPart(const Manifest& manifest,
                                                                      const Part& part) const;
+  // Of its parts those that are not here, in their order; nothing is read.
+  [[nodiscard]] std::vector<std::string> AbsentFiles(const Manifest& manifest) const;
   // Reads everything: the first error of OpenPart and Read.
   [[nodiscard]] absl::Status Verify(const Manifest& manifest, const Progress& progress) const;
 

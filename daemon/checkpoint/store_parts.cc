@@ -132,6 +132,15 @@ absl::StatusOr<std::unique_ptr<PartReader>> Store::OpenPart(const Manifest& mani
   return DiskPart::Open(job->directory, manifest, part);
 }
 
+std::vector<std::string> Store::AbsentFiles(const Manifest& manifest) const {
+  const absl::StatusOr<JobFolder> job = state_->Open(manifest.job_id);
+  std::vector<std::string> absent;
+  for (const Part& part : manifest.parts) {
+    if (!job.ok() || !job->directory.Has(part.file)) absent.push_back(part.file);
+  }
+  return absent;
+}
+
 absl::Status Store::Verify(const Manifest& manifest, const Progress& progress) const {
   uint64_t total = 0;
   for (const Part& part : manifest.parts) total += part.bytes;

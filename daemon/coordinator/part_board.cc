@@ -38,9 +38,9 @@ absl::Status CheckName(absl::string_view name) {
 absl::Status CheckFile(absl::string_view file) {
   DMUON_RETURN_IF_ERROR(CheckLength(file, "part.file", PartBoard::kMaxFileBytes));
   for (size_t i = 0; i < file.size(); ++i) {
-    if (absl::ascii_isalnum(file[i]) || (i > 0 && absl::StrContains("._:@%+=~-", file.substr(i, 1)))) continue;
+    if (absl::ascii_isalnum(file[i]) || (i > 0 && absl::StrContains("._%-", file.substr(i, 1)))) continue;
     return wire::InvalidField(absl::StrCat("part.file: character ", i, " is none of letters, digits",
-                                           i > 0 ? " and . _ : @ % + = ~ -" : ", as the first must be"));
+                                           i > 0 ? " and . _ % -" : ", as the first must be"));
   }
   return absl::OkStatus();
 }

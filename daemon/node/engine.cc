@@ -280,18 +280,19 @@ void Engine::Restore(const v1::RestoreRequest& request, absl::Time deadline, Rep
   (*job)->Restore(deadline, request, std::move(reply));
 }
 
-void Engine::SaveJob(const v1::SaveJobRequest& request, absl::Time deadline, Reply<v1::SaveJobResponse> reply) {
-  if (absl::Status status = checkpoint::ValidateName(request.name()); !status.ok()) return reply(status);
+void Engine::SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline,
+                     Reply<v1::SaveJobResponse> reply) {
+  if (absl::Status status = checkpoint::ValidateName(name); !status.ok()) return reply(status);
   std::shared_ptr<Job> job;
   {
     wire::MutexLock lock(mu_);
-    if (const auto it = jobs_.find(request.job_id()); it != jobs_.end()) job = it->second;
+    if (const auto it = jobs_.find(job_id); it != jobs_.end()) job = it->second;
   }
   if (job == nullptr) {
     return reply(wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
-                             absl::StrCat("no job '", request.job_id(), "' on node '", options_.node_id, "'")));
+                             absl::StrCat("no job '", job_id, "' on node '", options_.node_id, "'")));
   }
-  job->SaveNext(deadline, request.name(), std::move(reply));
+  job->SaveNext(deadline, name, std::move(reply));
 }
 
 void Engine::Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply) {

@@ -81,7 +81,7 @@ class Engine : public ChannelOwner {
   void Restore(const v1::RestoreRequest& request, absl::Time deadline, Reply<v1::RestoreResponse> reply);
   void Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply);
   // Of CheckpointService.
-  void SaveJob(const v1::SaveJobRequest& request, absl::Time deadline, Reply<v1::SaveJobResponse> reply);
+  void SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline, Reply<v1::SaveJobResponse> reply);
   // Jobs by id; the rest of the message is the shell's.
   [[nodiscard]] std::vector<v1::NodeJobStatus> JobStatuses() const;
   // Also while something is measured.

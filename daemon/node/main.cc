@@ -27,6 +27,7 @@
 #include "daemon/coordinator/local_link.h"
 #include "daemon/coordinator/service.h"
 #include "daemon/node/channel_server.h"
+#include "daemon/node/checkpoint_service.h"
 #include "daemon/node/engine.h"
 #include "daemon/node/grpc_link.h"
 #include "daemon/node/service.h"
@@ -246,7 +247,8 @@ absl::StatusOr<CoordinatorSide> MakeCoordinatorSide(const Flags& flags, dmuon::M
   return side;
 }
 
-absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side) {
+absl::Status Run(dmuon::RpcServer& server, Engine& engine, dmuon::node::CheckpointService& checkpoints,
+                 CoordinatorSide& side) {
   dmuon::ShutdownWatch watch;
   engine.Start();
   server.SetServing(true);
@@ -261,6 +263,7 @@ absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side
   dmuon::LogInfo("draining");
   server.SetServing(false);
   engine.Drain();
+  checkpoints.Drain();
   if (side.host != nullptr) side.host->EndWatches();
   server.Shutdown(kDrainTime);
   dmuon::LogInfo("stopped");
@@ -281,6 +284,18 @@ absl::StatusOr<dmuon::node::ConnectPeers> MakeConnectPeers(const Flags& flags,
                            dmuon::transport::KeyValueStore& store, absl::Time deadline) {
     return dmuon::transport::ConnectGloo(device, store, mesh, options, deadline);
   };
+}
+
+std::unique_ptr<dmuon::node::CheckpointService> MakeCheckpointService(dmuon::checkpoint::Store* store,
+                                                                      const std::string& directory, Engine& engine,
+                                                                      dmuon::Metrics* metrics) {
+  return dmuon::node::CheckpointService::Create(
+      store, directory,
+      [&engine](const std::string& job_id, const std::string& name, absl::Time deadline,
+                dmuon::node::Reply<dmuon::v1::SaveJobResponse> reply) {
+        engine.SaveJob(job_id, name, deadline, std::move(reply));
+      },
+      metrics);
 }
 
 absl::Status Serve(Flags flags) {
@@ -314,7 +329,9 @@ absl::Status Serve(Flags flags) {
   dmuon::RpcServerOptions options;
   options.address = flags.listen;
   options.service_names = {std::string(dmuon::node::kServiceName)};
-  std::vector<grpc::Service*> services = {service->grpc_service()};
+  const auto checkpoint_service = MakeCheckpointService(checkpoints.get(), flags.checkpoint_dir, engine, &metrics);
+  options.service_names.emplace_back(dmuon::node::kCheckpointServiceName);
+  std::vector<grpc::Service*> services = {service->grpc_service(), checkpoint_service->grpc_service()};
   if (side.service != nullptr) {
     services.push_back(side.service->grpc_service());
     options.service_names.emplace_back(dmuon::coordinator::kServiceName);
@@ -326,7 +343,7 @@ absl::Status Serve(Flags flags) {
                                                 dmuon::wire::kChannelSuffix);
   DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::node::ChannelServer> channels,
                          dmuon::node::ChannelServer::Start(channel_path, &engine));
-  const absl::Status status = Run(*server, engine, side);
+  const absl::Status status = Run(*server, engine, *checkpoint_service, side);
   dmuon::CountLogLines(nullptr);
   return status;
 }

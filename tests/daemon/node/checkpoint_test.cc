@@ -300,11 +300,8 @@ TEST_F(CheckpointTest, WorkersMustAgreeOnWhatTheyRestore) {
 
 TEST_F(CheckpointTest, AnOperatorSavesARunningJob) {
   ExpectSteps(run_, 1, 2);
-  v1::SaveJobRequest request;
-  request.set_job_id("model");
-  request.set_name("by-hand");
   std::promise<absl::StatusOr<v1::SaveJobResponse>> promise;
-  node_.engine().SaveJob(request, absl::InfiniteFuture(),
+  node_.engine().SaveJob("model", "by-hand", absl::InfiniteFuture(),
                          [&](absl::StatusOr<v1::SaveJobResponse> response) { promise.set_value(std::move(response)); });
   const absl::StatusOr<v1::SaveJobResponse> response = promise.get_future().get();
   ASSERT_TRUE(response.ok()) << response.status();

@@ -50,7 +50,8 @@ class StoreTest : public ::testing::Test {
   }
   [[nodiscard]] std::vector<std::string> Names() const {
     std::vector<std::string> names;
-    for (const Manifest& manifest : store_->List(kJob).value()) names.push_back(manifest.name);
+    const std::vector<Manifest> manifests = store_->List(kJob).value();
+    for (const Manifest& manifest : manifests) names.push_back(manifest.name);
     return names;
   }
   void Put(const std::string& file, const std::string& content) const { std::ofstream(FileOf(file)) << content; }

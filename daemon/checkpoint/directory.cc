@@ -75,7 +75,7 @@ absl::StatusOr<Directory> Directory::OpenOrMake(const std::string& name) const {
   absl::StatusOr<Directory> there = Open(name);
   if (there.ok() || !absl::IsNotFound(there.status())) return there;
   // Another node may be faster. Its sync may still be under way, so that ours is needed, too.
-  const int error = folder_->MakeFolder(name);
+  const int error = RetryInterrupted([&] { return folder_->MakeFolder(name); });
   if (error != 0 && error != -EEXIST) return WriteError(error, "make", PathOf(name));
   DMUON_RETURN_IF_ERROR(Sync());
   return Open(name);
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<File>> Directory::OpenFile(const std::string& nam
 
 absl::StatusOr<std::string> Directory::Read(const std::string& name, uint64_t most) const {
   DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, OpenFile(name));
-  const int64_t bytes = file->Bytes();
+  const int64_t bytes = RetryInterrupted([&] { return file->Bytes(); });
   if (bytes < 0) return ReadError(bytes, PathOf(name));
   if (static_cast<uint64_t>(bytes) > most) {
     return Damaged(absl::StrCat(PathOf(name), " has ", bytes, " bytes, allowed are ", most));
@@ -109,7 +109,12 @@ absl::StatusOr<std::string> Directory::Read(const std::string& name, uint64_t mo
   return content;
 }
 
-bool Directory::Has(const std::string& name) const { return OpenFile(name).ok(); }
+absl::StatusOr<int64_t> Directory::ChangedAt(const std::string& name) const {
+  DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<File> file, OpenFile(name));
+  const int64_t time = RetryInterrupted([&] { return file->ChangedAt(); });
+  if (time < 0) return ReadError(time, PathOf(name));
+  return time;
+}
 
 absl::Status Directory::Remove(const std::string& name) const {
   const int error = RetryInterrupted([&] { return folder_->Remove(name); });

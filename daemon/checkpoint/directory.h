@@ -41,7 +41,8 @@ class Directory {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& name) const;
   // The same, and DATA_LOSS for more than `most` bytes.
   [[nodiscard]] absl::StatusOr<std::string> Read(const std::string& name, uint64_t most) const;
-  [[nodiscard]] bool Has(const std::string& name) const;
+  // Nanoseconds since 1970. As OpenFile.
+  [[nodiscard]] absl::StatusOr<int64_t> ChangedAt(const std::string& name) const;
   // One that is missing is no error.
   [[nodiscard]] absl::Status Remove(const std::string& name) const;
   // Makes durable what was made, renamed and removed.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -59,7 +60,8 @@ absl::Status CheckHead(const Head& head, const Manifest& manifest, const Part& p
 
 // The proved head, and its bytes.
 absl::StatusOr<std::pair<Head, uint64_t>> ReadHead(File& file, const Manifest& manifest, const Part& part) {
-  const int64_t size = file.Bytes();
+  int64_t size = file.Bytes();
+  while (size == -EINTR) size = file.Bytes();
   if (size < 0) return Damaged(absl::StrCat("cannot be read: ", std::strerror(static_cast<int>(-size))));
   const auto file_bytes = static_cast<uint64_t>(size);
   if (file_bytes != part.bytes) {

@@ -80,6 +80,20 @@ absl::Status Absent(const JobFolder& job, const std::string& job_id, const std::
   return NotFound(absl::StrCat("job ", job_id, " has no checkpoint ", name, " here; there are: ", SomeOf(names)));
 }
 
+// Those that this process wrote are still there.
+absl::Status CheckParts(const BusyFiles& busy, const JobFolder& job, const Manifest& manifest) {
+  for (const Part& part : manifest.parts) {
+    if (!busy.Has(job.folder, part.file)) continue;
+    const absl::Status there = job.directory.OpenFile(part.file).status();
+    if (there.ok()) continue;
+    if (!absl::IsNotFound(there)) return there;
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
+                       absl::StrCat("checkpoint ", manifest.name, " of step ", manifest.step, " lost its part ", part.file,
+                                    ": a later one of the name is there, or it was discarded"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Store::Store(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -95,12 +109,7 @@ absl::Status Store::Commit(const Manifest& manifest) {
   DMUON_RETURN_IF_ERROR(ValidateManifest(manifest));
   DMUON_ASSIGN_OR_RETURN(const JobFolder job, state_->OpenOrMake(manifest.job_id));
   const wire::MutexLock lock(state_->change_mu);
-  for (const Part& part : manifest.parts) {
-    if (!state_->busy.Has(job.folder, part.file) || job.directory.Has(part.file)) continue;
-    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
-                       absl::StrCat("checkpoint ", manifest.name, " of step ", manifest.step, " lost its part ", part.file,
-                                    ": a later one of the name is there, or it was discarded"));
-  }
+  DMUON_RETURN_IF_ERROR(CheckParts(state_->busy, job, manifest));
   const absl::StatusOr<Manifest> former = job.Read(manifest.name);
   DMUON_ASSIGN_OR_RETURN(const std::string file, ManifestFile(manifest.name));
   const std::string json = ToJson(manifest);
@@ -217,8 +226,8 @@ absl::Status Store::Prune(const std::string& job_id, uint32_t keep) {
   for (const Manifest& manifest : manifests) {
     if (!manifest.automatic) continue;
     DMUON_ASSIGN_OR_RETURN(const std::string file, ManifestFile(manifest.name));
-    const absl::StatusOr<std::unique_ptr<File>> open = job.directory.OpenFile(file);
-    if (open.ok()) automatic.emplace_back((*open)->ChangedAt(), manifest.step, manifest.name);
+    const absl::StatusOr<int64_t> time = job.directory.ChangedAt(file);
+    if (time.ok()) automatic.emplace_back(*time, manifest.step, manifest.name);
   }
   std::sort(automatic.begin(), automatic.end());
   const size_t surplus = automatic.size() - std::min<size_t>(keep, automatic.size());

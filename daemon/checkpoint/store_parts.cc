@@ -28,15 +28,21 @@ absl::Status CheckRoom(const Directory& directory, uint64_t bytes) {
 }
 
 // A name that no manifest has for other values: a checkpoint may be saved again at the step where it is.
-std::string FreePartFile(const JobFolder& job, const Manifest& of, const std::string& node) {
+absl::StatusOr<std::string> FreePartFile(const JobFolder& job, const Manifest& of, const std::string& node) {
   const absl::StatusOr<Manifest> former = job.Read(of.name);
   for (int again = 0;; ++again) {
     std::string file = PartFile(of, node, again);
-    const bool named = former.ok() && std::any_of(former->parts.begin(), former->parts.end(),
-                                                  [&](const Part& part) { return part.file == file; });
-    // What a manifest names that cannot be read, nobody knows.
-    const bool unknown = !former.ok() && !absl::IsNotFound(former.status());
-    if (!named && !(unknown && job.directory.Has(file))) return file;
+    if (absl::IsNotFound(former.status())) return file;
+    if (former.ok()) {
+      const bool named = std::any_of(former->parts.begin(), former->parts.end(),
+                                     [&](const Part& part) { return part.file == file; });
+      if (!named) return file;
+      continue;
+    }
+    // What a manifest names that cannot be read, nobody knows: any file may be.
+    const absl::Status there = job.directory.OpenFile(file).status();
+    if (absl::IsNotFound(there)) return file;
+    DMUON_RETURN_IF_ERROR(there);
   }
 }
 
@@ -109,7 +115,8 @@ absl::StatusOr<Part> Store::WritePart(const Manifest& of, const std::string& nod
   const Busy draft_name(state_->busy, job.folder, DraftFile(node));
   DMUON_ASSIGN_OR_RETURN(Draft draft, Draft::Create(job.directory, draft_name.file()));
   DMUON_ASSIGN_OR_RETURN(Part part, WritePartFile(std::move(head), image, progress, draft));
-  Busy name(state_->busy, job.folder, FreePartFile(job, of, node));
+  DMUON_ASSIGN_OR_RETURN(const std::string file, FreePartFile(job, of, node));
+  Busy name(state_->busy, job.folder, file);
   part.file = name.file();
   if (const absl::Status published = draft.Publish(part.file); !published.ok()) {
     if (draft.renamed()) {
@@ -136,7 +143,7 @@ std::vector<std::string> Store::AbsentFiles(const Manifest& manifest) const {
   const absl::StatusOr<JobFolder> job = state_->Open(manifest.job_id);
   std::vector<std::string> absent;
   for (const Part& part : manifest.parts) {
-    if (!job.ok() || !job->directory.Has(part.file)) absent.push_back(part.file);
+    if (!job.ok() || absl::IsNotFound(job->directory.OpenFile(part.file).status())) absent.push_back(part.file);
   }
   return absent;
 }

@@ -21,6 +21,7 @@
 #include "daemon/base/rpc_server.h"
 #include "daemon/base/signals.h"
 #include "daemon/base/version.h"
+#include "daemon/checkpoint/store.h"
 #include "daemon/coordinator/generation_store.h"
 #include "daemon/coordinator/host.h"
 #include "daemon/coordinator/local_link.h"
@@ -70,6 +71,7 @@ struct Flags {
   double orphan_timeout_seconds = 3600;
   double memory_limit_gib = 0;
   std::string cache_dir = DefaultCacheDirectory();
+  std::string checkpoint_dir;
   double autotune_budget_seconds = -1;
 };
 
@@ -95,6 +97,10 @@ void DescribeBehaviour(CLI::App& app, Flags& flags) {
                  "only")
       ->envname("DMUON_DATA_ADDRESS")
       ->capture_default_str();
+  app.add_option("--checkpoint-dir", flags.checkpoint_dir,
+                 "Where checkpoints of jobs are written and restored from: a directory that all nodes share, or of "
+                 "this node; empty: none are made")
+      ->envname("DMUON_CHECKPOINT_DIR");
   app.add_option("--step-timeout", flags.step_timeout_seconds,
                  "Seconds that the workers of a step wait for each other. Longer rides out slow "
                  "restarts; a lost worker is reported later. Clients wait longer than this")
@@ -162,7 +168,7 @@ void Describe(CLI::App& app, Flags& flags) {
       "  dmuond --standalone\n"
       "  dmuonctl status\n"
       "SIGTERM ends the running steps, answers what waits, and exits 0; a second one exits at once.\n"
-      "Optimizer state ends with the process.");
+      "Optimizer state ends with the process; what is to outlive it is saved (--checkpoint-dir).");
 }
 
 std::string HostName() {
@@ -278,7 +284,7 @@ absl::StatusOr<dmuon::node::ConnectPeers> MakeConnectPeers(const Flags& flags,
 }
 
 absl::Status Serve(Flags flags) {
-  DMUON_ASSIGN_OR_RETURN(const EngineOptions engine_options, ToOptions(flags));
+  DMUON_ASSIGN_OR_RETURN(EngineOptions engine_options, ToOptions(flags));
   DMUON_ASSIGN_OR_RETURN(const dmuon::LogLevel level, dmuon::ParseLogLevel(flags.log_level));
   dmuon::SetLogLevel(level);
   dmuon::Metrics metrics;
@@ -289,6 +295,11 @@ absl::Status Serve(Flags flags) {
   DMUON_ASSIGN_OR_RETURN(CoordinatorSide side, MakeCoordinatorSide(flags, &metrics));
   DMUON_ASSIGN_OR_RETURN(dmuon::node::ConnectPeers connect_peers,
                          MakeConnectPeers(flags, engine_options.memory_limit_bytes));
+  std::unique_ptr<dmuon::checkpoint::Store> checkpoints;
+  if (!flags.checkpoint_dir.empty()) {
+    DMUON_ASSIGN_OR_RETURN(checkpoints, dmuon::checkpoint::Store::Open(flags.checkpoint_dir));
+    engine_options.checkpoints = checkpoints.get();
+  }
   Engine engine(engine_options, backend.get(), side.link.get(), &metrics,
                 std::move(connect_peers));
   dmuon::node::NodeDescription description;

@@ -223,8 +223,9 @@ class Muon(torch.optim.Optimizer):
 
     def save(self, name: str, wait: bool = False) -> None:
         """Makes a checkpoint of what the last step() left, in the service's --checkpoint-dir under the job's id. Every
-        worker calls it between the same two steps. Returns when the service has copied the state in its memory;
-        training goes on while it is written. `wait`: until it exists, for `timeout` seconds at most.
+        worker calls it between the same two steps. Returns when the service has copied the state in its memory, which
+        holds one copy at a time: when the one before is written. Training goes on while this one is written. `wait`:
+        until it exists, for `timeout` seconds at most.
 
         `name`: 1 to 128 of a-z 0-9 . _ -, the first a letter or digit; a checkpoint of the same name is replaced, once
         the new one exists. Hyper-parameters of param_groups are not in it: they are in state_dict(). DmuonError when
@@ -232,7 +233,7 @@ class Muon(torch.optim.Optimizer):
         save(), wait_saved() or close() tells, save() and close() by a warning.
         """
         self.wait()
-        self._session.warn_of_saves(wait=False)
+        self._session.warn_of_saves()
         self._persist(f"save of {name}", lambda: self._session.save(name))
         self._saved = name
         if wait:

@@ -244,29 +244,20 @@ class Session:
                 break
         self._check(status)
 
-    def warn_of_saves(self, wait: bool) -> None:
-        """A warning for each checkpoint that could not be written, unless `wait_saved` has told it. Those that are
-        still being written are waited for, or looked at the next time."""
+    def warn_of_saves(self) -> None:
+        """Waits for the checkpoints that `save` has begun, and warns of each that could not be written, unless
+        `wait_saved` has told it."""
         lost = None
         for name in list(self._unsettled):
             try:
                 if lost:
                     raise lost
-                if wait:
-                    self.wait_saved(name)
-                else:
-                    self._poll_saved(name)
+                self.wait_saved(name)
             except (DmuonError, Reattached, Stale) as error:
                 self._unsettled.pop(name, None)
                 if isinstance(error, DmuonError) and error.status == _abi.DMUON_UNAVAILABLE:
                     lost = error  # asked once, not once for each
                 warnings.warn(f"checkpoint {name} is not known to exist: {error}", RuntimeWarning, stacklevel=3)
-
-    def _poll_saved(self, name: str) -> None:
-        status = self._library.dmuon_wait_saved(self._client, _encode(name), 0)
-        if status != _abi.DMUON_DEADLINE_EXCEEDED:
-            self._check(status)
-            self._unsettled.pop(name)
 
     def restore(self, name: str) -> int:
         """Puts a checkpoint in place of the job's state and its parameters into the parameter buffers; its step."""
@@ -279,7 +270,7 @@ class Session:
         """Ends the session in order, when checkpoints are written. When every worker of the job has, the daemon drops
         the state."""
         if self._client and self._pid == os.getpid():
-            self.warn_of_saves(wait=True)
+            self.warn_of_saves()
             atexit.unregister(self._close_at_exit)
             client, self._client = self._client, ctypes.c_void_p()
             self._library.dmuon_close(client)

@@ -20,6 +20,7 @@ namespace {
 
 constexpr uint64_t kMaxStep = (uint64_t{1} << 62) - 1;  // a word keeps two bits for the state
 constexpr size_t kKnownSaves = 16;
+constexpr std::chrono::milliseconds kShortestWait{100};  // for a checkpoint
 constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;
 
 absl::Status NotReady(absl::string_view message) {
@@ -287,7 +288,7 @@ absl::Status Client::Save(const std::string& name, Timeout timeout) {
   wire::MutexLock lock(mu_);
   if (operation_ != Operation::kSave || checkpoint_ != name) {
     DMUON_RETURN_IF_ERROR(RequireBetweenSteps("dmuon_save"));
-    PostSave(Operation::kSave, name, last_step_, false, attachment_.CallDeadline());
+    PostSave(Operation::kSave, name, last_step_, attachment_.CallDeadline());
   }
   const absl::Status status = Await("dmuon_save", timeout);
   Heed(status);
@@ -307,16 +308,15 @@ absl::Status Client::WaitSaved(const std::string& name, Timeout timeout) {
                                  " of which dmuon_save was DMUON_OK"));
   }
   const uint64_t step = save->second;
-  const bool poll = timeout.has_value() && timeout->count() == 0;
-  const Deadline longest = attachment_.CallDeadline();
-  PostSave(Operation::kWaitSaved, name, step, !poll, poll ? longest : std::min(DeadlineOf(timeout), longest));
+  // One round trip at least, and no longer than other calls.
+  const Deadline until = std::min(std::max(DeadlineOf(timeout), Clock::now() + kShortestWait), attachment_.CallDeadline());
+  PostSave(Operation::kWaitSaved, name, step, until);
   absl::Status status = Await("dmuon_wait_saved", std::nullopt);
   Heed(status);
-  const bool silent = status.code() == absl::StatusCode::kDeadlineExceeded &&
-                      wire::ReasonOf(status) == v1::ERROR_REASON_UNSPECIFIED;
-  if (!silent && (!status.ok() || save_response_.exists())) return status;
+  if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
   return absl::DeadlineExceededError(absl::StrCat("checkpoint ", name, " of step ", step, " of job ", endpoint_.job_id,
-                                                  " does not exist yet; dmuon_wait_saved may be called again"));
+                                                  " does not exist yet, dmuon_wait_saved may be called again: ",
+                                                  status.message()));
 }
 
 absl::StatusOr<uint64_t> Client::Restore(const std::string& name, Timeout timeout) {
@@ -337,11 +337,11 @@ absl::StatusOr<uint64_t> Client::Restore(const std::string& name, Timeout timeou
   return last_step_;
 }
 
-void Client::PostSave(Operation operation, const std::string& name, uint64_t step, bool wait, Deadline until) {
+void Client::PostSave(Operation operation, const std::string& name, uint64_t step, Deadline until) {
   checkpoint_ = name;
   save_request_.set_name(name);
   save_request_.set_step(step);
-  save_request_.set_wait(wait);
+  save_request_.set_wait(operation == Operation::kWaitSaved);
   save_last_step_ = last_step_;
   save_until_ = until;
   Post(operation);
@@ -469,10 +469,8 @@ absl::Status Client::Execute(Operation operation) {
       return absl::OkStatus();
     }
     case Operation::kSave:
-    case Operation::kWaitSaved: {
-      DMUON_ASSIGN_OR_RETURN(save_response_, attachment_.Save(save_request_, save_last_step_, save_until_));
-      return absl::OkStatus();
-    }
+    case Operation::kWaitSaved:
+      return attachment_.Save(save_request_, save_last_step_, save_until_).status();
     case Operation::kRestore: {
       DMUON_ASSIGN_OR_RETURN(restore_response_, attachment_.Restore(restore_request_));
       return absl::OkStatus();

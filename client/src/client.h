@@ -93,7 +93,7 @@ class Client {
   absl::Status RequireIdle(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RequireBegun(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RequireBetweenSteps(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void PostSave(Operation operation, const std::string& name, uint64_t step, bool wait, Deadline until)
+  void PostSave(Operation operation, const std::string& name, uint64_t step, Deadline until)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What an error of the daemon says about the session.
   void Heed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -113,7 +113,6 @@ class Client {
   v1::SaveRequest save_request_;
   uint64_t save_last_step_ = 0;  // of the job
   Deadline save_until_;
-  v1::SaveResponse save_response_;
   v1::RestoreRequest restore_request_;
   v1::RestoreResponse restore_response_;
 

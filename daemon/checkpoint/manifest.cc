@@ -77,17 +77,7 @@ absl::Status ValidateVersion(absl::string_view version) {
   return wire::InvalidField("dmuon_version: must be 1..128 printable characters");
 }
 
-absl::Status ValidateName(absl::string_view name) {
-  const auto is_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
-  };
-  if (!name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), is_name) &&
-      absl::string_view("._-").find(name[0]) == absl::string_view::npos) {
-    return absl::OkStatus();
-  }
-  return wire::InvalidField(absl::StrCat("the name of a checkpoint has ", name.size(),
-                                         " characters; allowed are 1..128 of a-z 0-9 . _ -, beginning with a letter or digit"));
-}
+absl::Status ValidateName(absl::string_view name) { return wire::ValidateCheckpointName(name); }
 
 std::string ToJson(const Manifest& manifest) {
   using Json = nlohmann::ordered_json;

@@ -19,6 +19,8 @@
 namespace dmuon::node {
 namespace {
 
+constexpr size_t kOutcomes = 16;
+
 absl::Status Refusal(absl::StatusCode code, const std::string& why) {
   return wire::Error(code, v1::ERROR_REASON_CHECKPOINT, why);
 }
@@ -46,8 +48,13 @@ absl::Status JobCheckpoints::CheckStore() const {
 
 bool JobCheckpoints::Knows(const std::string& name, uint64_t step) const {
   const Id id{name, step};
-  return saving_ == id || last_ == id ||
+  return saving_ == id || OutcomeOf(id) != nullptr ||
          std::any_of(pending_.begin(), pending_.end(), [&](const Pending& pending) { return pending.id == id; });
+}
+
+const JobCheckpoints::Outcome* JobCheckpoints::OutcomeOf(const Id& id) const {
+  const auto found = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Outcome& outcome) { return outcome.id == id; });
+  return found == ended_.rend() ? nullptr : &*found;
 }
 
 void JobCheckpoints::Save(const std::string& name, uint64_t step, absl::Time deadline, Reply copied, Reply exists) {
@@ -60,9 +67,11 @@ void JobCheckpoints::Save(const std::string& name, uint64_t step, absl::Time dea
     return answer(exists, status);
   }
   // Who waits for one that has failed is told so; who calls for it anew, while the state is still that, gets another.
-  if (saving_ != id && last_ == id && (last_status_.ok() || !copied)) {
-    answer(copied, last_status_);
-    return answer(exists, last_status_);
+  const Outcome* const ended = saving_ == id ? nullptr : OutcomeOf(id);
+  if (ended != nullptr && (ended->status.ok() || !copied || pipeline_->reached_step() != step)) {
+    const absl::Status status = ended->status;
+    answer(copied, status);
+    return answer(exists, status);
   }
   if (exists) waiters_.push_back({id, deadline, std::move(exists)});
   if (saving_ == id) return answer(copied, absl::OkStatus());
@@ -115,8 +124,8 @@ void JobCheckpoints::Ended(const Id& id, absl::Time begun, const absl::StatusOr<
     LogError("job ", job, ": no checkpoint '", id.name, "' of step ", id.step, ": ", bytes.status().message());
   }
   saving_.reset();
-  last_ = id;
-  last_status_ = bytes.status();
+  ended_.push_back({id, bytes.status()});
+  if (ended_.size() > kOutcomes) ended_.pop_front();
   {
     wire::MutexLock lock(mu_);
     status_.set_error(std::string(bytes.status().message()));
@@ -126,7 +135,7 @@ void JobCheckpoints::Ended(const Id& id, absl::Time begun, const absl::StatusOr<
       saved_at_ = MonotonicNow();
     }
   }
-  AnswerWaiters(id, last_status_);
+  AnswerWaiters(id, bytes.status());
   while (!pending_.empty() && !saving_.has_value()) {
     const Pending next = std::move(pending_.front());
     pending_.pop_front();
@@ -137,6 +146,14 @@ void JobCheckpoints::Ended(const Id& id, absl::Time begun, const absl::StatusOr<
                                                      ": while the one before it was written the job went on to step ",
                                                      pipeline_->reached_step()));
     if (next.copied) next.copied(status);
+    // One copy is for all workers that have called for it.
+    for (Pending& other : std::exchange(pending_, {})) {
+      if (other.id != next.id) {
+        pending_.push_back(std::move(other));
+      } else if (other.copied) {
+        other.copied(status);
+      }
+    }
     if (!status.ok()) AnswerWaiters(next.id, status);
   }
 }

@@ -54,7 +54,8 @@ class JobCheckpoints {
 
   using Reply = std::function<void(const absl::Status&)>;
   // Saves the state, which is of `step`. `copied` is answered when training may go on, `exists` when the checkpoint
-  // does, or at the deadline; each may be null. Asked again for the same name and step, it saves once.
+  // does, or at the deadline; each may be null. Asked again for the same name and step, it saves once; so it is known
+  // what became of the last 16, those of the schedule counted.
   void Save(const std::string& name, uint64_t step, absl::Time deadline, Reply copied, Reply exists);
   // Whether that is under way, or done: then `step` need not be the state's any more.
   [[nodiscard]] bool Knows(const std::string& name, uint64_t step) const;
@@ -90,6 +91,10 @@ class JobCheckpoints {
     uint64_t step = 0;
     friend bool operator==(const Id&, const Id&) = default;
   };
+  struct Outcome {
+    Id id;
+    absl::Status status;
+  };
   struct Waiter {
     Id id;
     absl::Time deadline;
@@ -106,6 +111,8 @@ class JobCheckpoints {
   };
 
   absl::Status CheckStore() const;
+  // Null unless it has ended, and is remembered.
+  [[nodiscard]] const Outcome* OutcomeOf(const Id& id) const;
   absl::Status Begin(const Id& id);
   void Ended(const Id& id, absl::Time begun, const absl::StatusOr<uint64_t>& bytes);
   void AnswerWaiters(const Id& id, const absl::Status& status);
@@ -119,8 +126,7 @@ class JobCheckpoints {
   std::deque<Pending> pending_;
   std::vector<Waiter> waiters_;
   std::deque<Wish> wishes_;
-  std::optional<Id> last_;  // that has ended
-  absl::Status last_status_;
+  std::deque<Outcome> ended_;  // the last kOutcomes, oldest first
   absl::Time scheduled_at_;  // when the schedule's last one began
 
   mutable wire::Mutex mu_;  // leaf lock

@@ -52,7 +52,17 @@ TEST_F(CheckpointTest, WhileItIsWrittenEveryWaitEndsInTimeAndTrainingGoesOn) {
     EXPECT_THAT(Message(status), HasSubstr("checkpoint slow of step 0 of job job does not exist yet"));
   }
   ASSERT_EQ(Run(1, 2.0F).status(), absl::OkStatus());
-  EXPECT_THAT(node_->log().saves, ElementsAre("slow of step 0", "slow of step 0, again", "slow of step 0, wait, again"));
+  EXPECT_THAT(node_->log().saves,
+              ElementsAre("slow of step 0", "slow of step 0, wait, again", "slow of step 0, wait, again"));
+}
+
+TEST_F(CheckpointTest, WhatTheDaemonSaysOfOneThatIsStillBeingWrittenIsNoFailure) {
+  Attach();
+  ASSERT_EQ(client_->Save("slow", kForever), absl::OkStatus());
+  node_->Play({.write = wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_CHECKPOINT, "half of it is written")});
+  const absl::Status status = client_->WaitSaved("slow", kForever);
+  EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_UNSPECIFIED);
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("does not exist yet"), HasSubstr("half of it is written")));
 }
 
 TEST_F(CheckpointTest, WhyItWasNotWrittenIsToldToWhoWaits) {

@@ -290,7 +290,7 @@ absl::Status FakeNode::Save(const v1::SaveRequest& request, v1::SaveResponse* re
     if (again) DMUON_RETURN_IF_ERROR(script_.write);
   }
   if (request.wait()) DMUON_RETURN_IF_ERROR(WaitWhile(hold_writes_, cancelled));
-  response->set_exists(!hold_writes_);
+  response->set_exists(request.wait());
   return absl::OkStatus();
 }
 

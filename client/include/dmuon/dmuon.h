@@ -373,8 +373,7 @@ DMUON_API dmuon_status_t dmuon_save(dmuon_client* client, const char* name, int3
 
 /* Waits until a checkpoint for which dmuon_save of this client was DMUON_OK exists on disk; one of the last 16, at any
  * later time between two steps. Each call asks the daemon anew, for call_timeout_ms at most: DMUON_DEADLINE_EXCEEDED
- * says that it does not exist yet, and nothing keeps running, so that training may go on. A timeout of 0 takes one
- * round trip.
+ * says that it does not exist yet, and nothing keeps running, so that training may go on. Less than 100 ms is 100 ms.
  *
  * DMUON_CHECKPOINT says why it was not written; what was of this name before is as it was. DMUON_NOT_READY for another
  * name, and as dmuon_save. */

@@ -238,6 +238,34 @@ TEST_F(CheckpointTest, ASecondCheckpointComesAfterTheFirst) {
   }
 }
 
+TEST_F(CheckpointTest, WhatBecameOfEarlierOnesIsStillKnown) {
+  for (uint64_t step = 1; step <= 3; ++step) {
+    ExpectSteps(run_, step, step);
+    ASSERT_TRUE(run_[0].Save(absl::StrCat("at-", step), step, /*wait=*/true).ok());
+  }
+  const absl::Status status = run_[1].Save("at-1", 1, /*wait=*/true);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(CheckpointTest, OneThatFailedIsNotMadeOfALaterState) {
+  ExpectSteps(run_, 1, 1);
+  std::filesystem::remove_all(disk_.directory.path());
+  ASSERT_TRUE(run_[0].Save("gone", 1).ok());
+  EXPECT_EQ(wire::ReasonOf(run_[0].Save("gone", 1, /*wait=*/true)), v1::ERROR_REASON_CHECKPOINT);
+  ExpectSteps(run_, 2, 2);
+  EXPECT_EQ(wire::ReasonOf(run_[1].Save("gone", 1)), v1::ERROR_REASON_CHECKPOINT);
+}
+
+TEST_F(CheckpointTest, OneCopyIsForAllWorkersThatCallForIt) {
+  ExpectSteps(run_, 1, 1);
+  ASSERT_TRUE(run_[0].Save("a", 1).ok());
+  std::future<absl::Status> other = std::async(std::launch::async, [&] { return run_[1].Save("b", 1); });
+  EXPECT_TRUE(run_[0].Save("b", 1).ok());
+  EXPECT_TRUE(other.get().ok());
+  ASSERT_TRUE(run_[0].Save("b", 1, /*wait=*/true).ok());
+  EXPECT_EQ(node_.Counter("dmuon_checkpoint_duration_seconds_count{job_id=\"model\",op=\"save\",result=\"ok\"}"), 2);
+}
+
 TEST_F(CheckpointTest, AStepThatIsOverCannotBeSaved) {
   ExpectSteps(run_, 1, 2);
   const absl::Status status = run_[0].Save("late", 1);

@@ -72,11 +72,9 @@ absl::StatusOr<Directory> Directory::Open(const std::string& name) const {
 }
 
 absl::StatusOr<Directory> Directory::OpenOrMake(const std::string& name) const {
-  absl::StatusOr<Directory> there = Open(name);
-  if (there.ok() || !absl::IsNotFound(there.status())) return there;
-  // Another node may be faster. Its sync may still be under way, so that ours is needed, too.
   const int error = RetryInterrupted([&] { return folder_->MakeFolder(name); });
   if (error != 0 && error != -EEXIST) return WriteError(error, "make", PathOf(name));
+  // One that was there, too: whoever made it, an earlier process or another node, may not have come to this.
   DMUON_RETURN_IF_ERROR(Sync());
   return Open(name);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "daemon/checkpoint/json.h"
 #include "daemon/checkpoint/manifest.h"
 #include "wire/error.h"
+#include "wire/validate.h"
 
 namespace dmuon::checkpoint {
 namespace {
@@ -81,6 +83,19 @@ absl::Status CheckFormat(const Fields& metadata) {
   if (format == kFormat) return absl::OkStatus();
   const absl::StatusOr<std::string> writer = metadata.Text("dmuon_version");
   return NewerFormat(metadata.Where("format"), format, writer.ok() ? *writer : "");
+}
+
+absl::Status ParseMetadata(const Fields& metadata, Head& head) {
+  DMUON_ASSIGN_OR_RETURN(head.job_id, metadata.Text("job"));
+  DMUON_RETURN_IF_ERROR(DamagedAt(metadata.Where("job"), wire::ValidateId(head.job_id, "job")));
+  DMUON_ASSIGN_OR_RETURN(head.name, metadata.Text("name"));
+  DMUON_RETURN_IF_ERROR(DamagedAt(metadata.Where("name"), ValidateName(head.name)));
+  DMUON_ASSIGN_OR_RETURN(head.step, NumberIn(metadata, "step"));
+  DMUON_ASSIGN_OR_RETURN(head.generation, NumberIn(metadata, "generation"));
+  DMUON_ASSIGN_OR_RETURN(head.node, metadata.Text("node"));
+  DMUON_RETURN_IF_ERROR(DamagedAt(metadata.Where("node"), wire::ValidateId(head.node, "node")));
+  DMUON_ASSIGN_OR_RETURN(head.version, metadata.Text("dmuon_version"));
+  return DamagedAt(metadata.Where("dmuon_version"), ValidateVersion(head.version));
 }
 
 // An array: where its values are, and which.
@@ -173,6 +188,7 @@ absl::Status ParseDetails(const std::string& text, const std::vector<Array>& arr
     DMUON_ASSIGN_OR_RETURN(const Fields fields, Fields::Of(*detail, all.Where(array.key)));
     DMUON_ASSIGN_OR_RETURN(Entry entry, ParseEntry(fields, array));
     DMUON_ASSIGN_OR_RETURN(std::string sha256, fields.Text("sha256"));
+    DMUON_RETURN_IF_ERROR(CheckSha256(fields.Where("sha256"), sha256));
     head.entries.push_back(std::move(entry));
     head.sha256.push_back(std::move(sha256));
   }
@@ -213,12 +229,7 @@ absl::StatusOr<Head> ParseHead(absl::string_view bytes, uint64_t file_bytes) {
   DMUON_ASSIGN_OR_RETURN(const Fields metadata, Fields::Of(*found, whole.Where(kMetadata)));
   DMUON_RETURN_IF_ERROR(CheckFormat(metadata));
   Head head;
-  DMUON_ASSIGN_OR_RETURN(head.job_id, metadata.Text("job"));
-  DMUON_ASSIGN_OR_RETURN(head.name, metadata.Text("name"));
-  DMUON_ASSIGN_OR_RETURN(head.step, NumberIn(metadata, "step"));
-  DMUON_ASSIGN_OR_RETURN(head.generation, NumberIn(metadata, "generation"));
-  DMUON_ASSIGN_OR_RETURN(head.node, metadata.Text("node"));
-  DMUON_ASSIGN_OR_RETURN(head.version, metadata.Text("dmuon_version"));
+  DMUON_RETURN_IF_ERROR(ParseMetadata(metadata, head));
   DMUON_ASSIGN_OR_RETURN(const std::vector<Array> arrays, ParseArrays(json, whole, file_bytes - bytes.size()));
   DMUON_ASSIGN_OR_RETURN(const std::string details, metadata.Text("entries"));
   DMUON_RETURN_IF_ERROR(ParseDetails(details, arrays, head));

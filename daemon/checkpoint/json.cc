@@ -3,6 +3,7 @@
 
 #include "daemon/checkpoint/json.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -66,6 +67,16 @@ class Walk : public nlohmann::json_sax<Json> {
 
 absl::Status Damaged(absl::string_view message) {
   return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_CHECKPOINT, message);
+}
+
+absl::Status DamagedAt(absl::string_view where, const absl::Status& status) {
+  return status.ok() ? status : Damaged(absl::StrCat(where, ": ", status.message()));
+}
+
+absl::Status CheckSha256(absl::string_view where, absl::string_view text) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (text.size() == 64 && std::all_of(text.begin(), text.end(), is_digit)) return absl::OkStatus();
+  return Damaged(absl::StrCat(where, ": is no SHA-256 in hexadecimal"));
 }
 
 absl::Status Prefixed(absl::string_view before, const absl::Status& status) {

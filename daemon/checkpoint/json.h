@@ -18,6 +18,10 @@ namespace dmuon::checkpoint {
 
 // DATA_LOSS/CHECKPOINT.
 absl::Status Damaged(absl::string_view message);
+// OK for OK; any other error as damage of the field `where`.
+absl::Status DamagedAt(absl::string_view where, const absl::Status& status);
+// Damage unless `text` is a SHA-256 in lower-case hexadecimal.
+absl::Status CheckSha256(absl::string_view where, absl::string_view text);
 // The same status (code and reason) with `before` and ": " in front of its message.
 absl::Status Prefixed(absl::string_view before, const absl::Status& status);
 

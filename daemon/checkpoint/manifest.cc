@@ -22,17 +22,6 @@ constexpr uint64_t kMaxParts = wire::kMaxWorldSize;
 constexpr uint64_t kMaxPartBytes = std::numeric_limits<int64_t>::max();  // of a file
 constexpr uint64_t kMaxPartEntries = uint64_t{1} << 32;
 
-bool IsHash(absl::string_view text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
-
-// What the other checks of the project say, as damage of this field.
-absl::Status At(const std::string& where, const absl::Status& status) {
-  return status.ok() ? status : Damaged(absl::StrCat(where, ": ", status.message()));
-}
-
 absl::Status CheckLimit(const Fields& fields, absl::string_view name, uint64_t value, uint64_t most) {
   if (value <= most) return absl::OkStatus();
   return Damaged(absl::StrCat(fields.Where(name), ": is ", value, ", allowed are 0..", most));
@@ -42,7 +31,7 @@ absl::StatusOr<Part> ParsePart(const nlohmann::json& value, const std::string& w
   DMUON_ASSIGN_OR_RETURN(const Fields fields, Fields::Of(value, where));
   Part part;
   DMUON_ASSIGN_OR_RETURN(part.node, fields.Text("node"));
-  DMUON_RETURN_IF_ERROR(At(fields.Where("node"), wire::ValidateId(part.node, "node")));
+  DMUON_RETURN_IF_ERROR(DamagedAt(fields.Where("node"), wire::ValidateId(part.node, "node")));
   DMUON_ASSIGN_OR_RETURN(part.file, fields.Text("file"));
   if (!IsPlainName(part.file)) return Damaged(fields.Where("file") + ": is no plain file name");
   DMUON_ASSIGN_OR_RETURN(part.bytes, fields.Number("bytes"));
@@ -50,7 +39,7 @@ absl::StatusOr<Part> ParsePart(const nlohmann::json& value, const std::string& w
   DMUON_ASSIGN_OR_RETURN(part.entries, fields.Number("entries"));
   DMUON_RETURN_IF_ERROR(CheckLimit(fields, "entries", part.entries, kMaxPartEntries));
   DMUON_ASSIGN_OR_RETURN(part.header_sha256, fields.Text("header_sha256"));
-  if (!IsHash(part.header_sha256)) return Damaged(fields.Where("header_sha256") + ": is no SHA-256 in hexadecimal");
+  DMUON_RETURN_IF_ERROR(CheckSha256(fields.Where("header_sha256"), part.header_sha256));
   return part;
 }
 
@@ -112,14 +101,14 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view json) {
   DMUON_RETURN_IF_ERROR(CheckFormat(fields));
   Manifest manifest;
   DMUON_ASSIGN_OR_RETURN(manifest.job_id, fields.Text("job"));
-  DMUON_RETURN_IF_ERROR(At("/job", wire::ValidateId(manifest.job_id, "job")));
+  DMUON_RETURN_IF_ERROR(DamagedAt("/job", wire::ValidateId(manifest.job_id, "job")));
   DMUON_ASSIGN_OR_RETURN(manifest.name, fields.Text("name"));
-  DMUON_RETURN_IF_ERROR(At("/name", ValidateName(manifest.name)));
+  DMUON_RETURN_IF_ERROR(DamagedAt("/name", ValidateName(manifest.name)));
   DMUON_ASSIGN_OR_RETURN(manifest.step, fields.Number("step"));
   DMUON_ASSIGN_OR_RETURN(manifest.generation, fields.Number("generation"));
   DMUON_ASSIGN_OR_RETURN(manifest.automatic, fields.Bool("automatic"));
   DMUON_ASSIGN_OR_RETURN(manifest.version, fields.Text("dmuon_version"));
-  DMUON_RETURN_IF_ERROR(At("/dmuon_version", ValidateVersion(manifest.version)));
+  DMUON_RETURN_IF_ERROR(DamagedAt("/dmuon_version", ValidateVersion(manifest.version)));
   DMUON_ASSIGN_OR_RETURN(const nlohmann::json* parts, fields.List("parts"));
   DMUON_RETURN_IF_ERROR(CheckLimit(fields, "parts", parts->size(), kMaxParts));
   std::set<std::string> nodes;

@@ -134,13 +134,15 @@ TEST(ManifestTest, AFileOfAPartIsAPlainName) {
 }
 
 TEST(ManifestTest, NamesAreShortAndPlain) {
-  for (const std::string name : {"a", "7", "step-100", "run.best_2", std::string(128, 'x').c_str()}) {
+  for (const std::string name : {"a", "7", "step-100", "run.best_2"}) {
     EXPECT_TRUE(ValidateName(name).ok()) << name;
   }
-  for (const std::string name : {"", "../x", "a/b", ".hid", "-x", "_x", "A", "a b", "ä", std::string(129, 'x').c_str()}) {
+  for (const std::string name : {"", "../x", "a/b", ".hid", "-x", "_x", "A", "a b", "ä"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ValidateName(name))) << name;
   }
   EXPECT_FALSE(ValidateName(absl::string_view("a\0b", 3)).ok());
+  EXPECT_TRUE(ValidateName(std::string(128, 'x')).ok());
+  EXPECT_FALSE(ValidateName(std::string(129, 'x')).ok());
 }
 
 // What ids allow and file names do not.

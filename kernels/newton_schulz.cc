@@ -28,39 +28,75 @@ double Reciprocal(const NewtonSchulz& newton_schulz, double norm) {
   return 1.0 / norm;
 }
 
-void Standard(const NewtonSchulz& newton_schulz, Ops& ops) {
+void Standard(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) {
   for (int i = 0; i < newton_schulz.iterations; ++i) {
     const Quintic q = newton_schulz.coefficients.at(i);
     ops.Gram(Ops::kGram);
-    ops.Multiply(Ops::kGram, Ops::kGram, q.c, q.b, Ops::kGram, Ops::kPoly);
+    ops.Multiply(Ops::kGram, Ops::kGram, q.c, q.b, Ops::kGram, Ops::kPoly, precision);
     ops.MultiplyMatrix(Ops::kPoly, q.a);
   }
 }
 
-void GramForm(const NewtonSchulz& newton_schulz, Ops& ops) {
+// Products of the Gram form on the smaller side. Rounding an operand leaves noise as large as the operand, and a
+// multiple of the identity needs no product: what is rounded is without its mean eigenvalue, which of all multiples
+// leaves the least.
+class GramSquares {
+ public:
+  GramSquares(Precision precision, Ops& ops) : rounds_(precision != Precision::kFloat32), ops_(ops) {}
+
+  // kPoly + shift()*I = a I + b kGram + c kGram^2. Where it is rounded, kGram is spent.
+  void MakePoly(const Quintic& q, bool rounded) {
+    rounded = rounded && rounds_;
+    const double mean = rounded ? ops_.TakeMeanEigenvalue(Ops::kGram) : 0.0;
+    ops_.Multiply(Ops::kGram, Ops::kGram, q.c, q.b + 2.0 * q.c * mean, Ops::kGram, Ops::kPoly, In(rounded));
+    shift_ = q.a + mean * (q.b + q.c * mean);
+    if (rounds_) shift_ += ops_.TakeMeanEigenvalue(Ops::kPoly);
+  }
+
+  // out = (kPoly + shift()*I) * square. Where it is rounded, `square` is spent.
+  void TimesPoly(Ops::Square square, Ops::Square out, bool rounded) {
+    rounded = rounded && rounds_;
+    const double mean = rounded ? ops_.TakeMeanEigenvalue(square) : 0.0;
+    ops_.Multiply(Ops::kPoly, square, 1.0, shift_, square, out, In(rounded));
+    if (!rounded) return;
+    ops_.AddMultiple(mean, Ops::kPoly, out);
+    ops_.AddIdentity(out, mean * shift_, out);
+  }
+
+  [[nodiscard]] double shift() const { return shift_; }
+
+ private:
+  [[nodiscard]] Precision In(bool rounded) const { return rounded ? Precision::kBFloat16 : Precision::kFloat32; }
+
+  const bool rounds_;
+  Ops& ops_;
+  double shift_ = 0.0;
+};
+
+void GramForm(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) {
+  const auto passes_at = [&](int i) { return GramPassesAt(i, newton_schulz.iterations); };
+  GramSquares squares(precision, ops);
   Ops::Square factor = Ops::kFactor;
   Ops::Square next = Ops::kNext;
   bool fresh = true;  // nothing has been put into `factor` since the matrix moved
   for (int i = 0; i < newton_schulz.iterations; ++i) {
+    const bool last = passes_at(i + 1);
     if (fresh) ops.Gram(Ops::kGram);
-    const Quintic q = newton_schulz.coefficients.at(i);
-    ops.Multiply(Ops::kGram, Ops::kGram, q.c, q.b, Ops::kGram, Ops::kPoly);
+    squares.MakePoly(newton_schulz.coefficients.at(i), last);
     if (fresh) {
-      ops.AddIdentity(Ops::kPoly, q.a, factor);
+      ops.AddIdentity(Ops::kPoly, squares.shift(), factor);
     } else {
-      ops.Multiply(factor, Ops::kPoly, 1.0, q.a, factor, next);
+      squares.TimesPoly(factor, next, true);
       std::swap(factor, next);
     }
-    fresh = i + 1 == newton_schulz.iterations || GramRestartsAt(i + 1);
-    if (fresh) {
-      // A product reads the matrix rounded to the precision, and that noise grows in each singular direction by
-      // the square's eigenvalue there. So the mean eigenvalue is taken out of the product, to be multiplied with
-      // the matrix as it is: of all multiples of the identity, this one leaves the least noise.
+    fresh = last;
+    if (last) {
+      // Here the matrix is rounded, too, and its noise grows in each singular direction by the square's eigenvalue there.
       const double mean = ops.TakeMeanEigenvalue(factor);
       ops.MultiplyMatrix(factor, mean);
     } else {
-      ops.Multiply(Ops::kGram, Ops::kPoly, 1.0, q.a, Ops::kGram, next);
-      ops.Multiply(Ops::kPoly, next, 1.0, q.a, next, Ops::kGram);
+      squares.TimesPoly(Ops::kGram, next, false);
+      squares.TimesPoly(next, Ops::kGram, passes_at(i + 2));
     }
   }
 }
@@ -73,7 +109,8 @@ absl::Status CheckDimensions(MatrixView x) {
       absl::StrCat("matrix is ", x.rows, " x ", x.cols, "; each dimension must be at least 0"));
 }
 
-absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols, Ops& ops) {
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, const Method& method, int64_t rows, int64_t cols,
+                             Ops& ops) {
   const std::string shape = absl::StrCat(rows, " x ", cols);
   // Squares of fp32 numbers, even subnormal ones, are normal numbers in double: no rescaling.
   const GradientStats stats = ops.Measure();
@@ -82,13 +119,13 @@ absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64
   }
   if (stats.max_abs == 0.0) return absl::OkStatus();  // zero stays zero, 0/0 otherwise
 
-  const bool gram = form == Form::kGram;
+  const bool gram = method.form == Form::kGram;
   ops.Start(Reciprocal(newton_schulz, std::sqrt(stats.sum_squares)),
             gram ? GramPasses(newton_schulz.iterations) : newton_schulz.iterations);
   if (gram) {
-    GramForm(newton_schulz, ops);
+    GramForm(newton_schulz, method.precision, ops);
   } else {
-    Standard(newton_schulz, ops);
+    Standard(newton_schulz, method.precision, ops);
   }
   ops.Finish();
   if (!gram) {

@@ -11,8 +11,9 @@
 // All of R, Z and Q are polynomials in the first R: symmetric, and they commute. So where the matrix is
 // not square, Gram does most of its work on the smaller side. Rounding makes R drift away from X X^T, and
 // Q amplifies what has drifted; hence restarts, after 2, 5, 8, ... iterations. (Dao-AILab,
-// "Gram Newton-Schulz", 2026.) In bf16 the products with X are; those of R, Z and Q stay fp32, without which
-// the small eigenvalues of R are noise, and the form diverges on many inputs.
+// "Gram Newton-Schulz", 2026.) In bf16 are the products with X, and those whose rounding no R is multiplied with
+// again: all with Q, R^2 of the last iteration before X moves, and the second product to the R of that. The others
+// stay fp32, without which the small eigenvalues of R are noise, and the form diverges on many inputs.
 #pragma once
 
 #include <cstddef>
@@ -40,9 +41,12 @@ class NewtonSchulzOperations {
 
   // out = X X^T, or X^T X of a tall X: s x s.
   virtual void Gram(Square out) = 0;
-  // out = alpha*left*right + beta*base. Left and right commute; out is none of the others.
-  virtual void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) = 0;
-  // to = from + value*I.
+  // out = alpha*left*right + beta*base, with left and right in `precision`. They commute; out is none of the others.
+  virtual void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out,
+                        Precision precision) = 0;
+  // to += factor*from, which is another one.
+  virtual void AddMultiple(double factor, Square from, Square to) = 0;
+  // to = from + value*I; the two may be the same.
   virtual void AddIdentity(Square from, double value, Square to) = 0;
   // square <- square - mean*I, and returns the mean of its diagonal.
   virtual double TakeMeanEigenvalue(Square square) = 0;
@@ -54,7 +58,7 @@ class NewtonSchulzOperations {
 };
 
 // As Backend::Orthogonalize. `rows` and `cols` are those of the caller's matrix, at least 0.
-absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols,
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, const Method& method, int64_t rows, int64_t cols,
                              NewtonSchulzOperations& operations);
 
 // OK, or INVALID_ARGUMENT when a dimension is negative.

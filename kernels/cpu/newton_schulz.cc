@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/singular_bound.h"
@@ -23,7 +24,6 @@ class CpuOperations final : public NewtonSchulzOperations {
  public:
   CpuOperations(const Method& method, MatrixView x, Scratch& scratch)
       : kernel_(*MicroKernels(method.precision).front()),
-        square_kernel_(method.form == Form::kGram ? *MicroKernels(Precision::kFloat32).front() : kernel_),
         scratch_(scratch), wide_(x.rows <= x.cols), s_(std::min(x.rows, x.cols)), l_(std::max(x.rows, x.cols)), x_(x), from_(x), to_(x) {}
 
   GradientStats Measure() override { return MeasureFloat({x_.data, Elements()}); }
@@ -42,14 +42,24 @@ class CpuOperations final : public NewtonSchulzOperations {
             kernel_, scratch_, kPanels);
   }
 
-  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) override {
+  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out,
+                Precision precision) override {
     Compute({.rows = s_, .cols = s_, .depth = s_, .left = Rows(At(left), s_), .right = Columns(At(right), s_), .out = At(out),
              .alpha = static_cast<float>(alpha), .base = At(base), .beta = static_cast<float>(beta), .symmetric = true},
-            square_kernel_, scratch_, kPanels);
+            *MicroKernels(precision).front(), scratch_, kPanels);
+  }
+
+  void AddMultiple(double factor, Square from, Square to) override {
+    const size_t elements = static_cast<size_t>(s_) * static_cast<size_t>(s_);
+    const std::span<const float> source(At(from), elements);
+    const std::span<float> sum(At(to), elements);
+    ForEachBlock(elements, [&](size_t at, size_t n) {
+      kernels::AddMultiple(static_cast<float>(factor), source.subspan(at, n), sum.subspan(at, n));
+    });
   }
 
   void AddIdentity(Square from, double value, Square to) override {
-    std::copy_n(At(from), s_ * s_, At(to));
+    if (from != to) std::copy_n(At(from), s_ * s_, At(to));
     AddToDiagonal(value, At(to));
   }
 
@@ -84,8 +94,7 @@ class CpuOperations final : public NewtonSchulzOperations {
     for (int64_t i = 0; i < s_; ++i) square[i * s_ + i] += static_cast<float>(value);
   }
 
-  const MicroKernel& kernel_;         // of products with the matrix
-  const MicroKernel& square_kernel_;  // of products on its smaller side
+  const MicroKernel& kernel_;  // of products with the matrix
   Scratch& scratch_;
   const bool wide_;
   const int64_t s_, l_;
@@ -99,7 +108,7 @@ absl::Status OrthogonalizeFloat(const NewtonSchulz& newton_schulz, const Method&
                                 Scratch& scratch) {
   if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
   CpuOperations operations(method, x, scratch);
-  return RunNewtonSchulz(newton_schulz, method.form, x.rows, x.cols, operations);
+  return RunNewtonSchulz(newton_schulz, method, x.rows, x.cols, operations);
 }
 
 }  // namespace dmuon::kernels

@@ -63,6 +63,10 @@ cudaError_t Add(cudaStream_t stream, int64_t count, const uint16_t* from, float*
   return Loop(stream, count, [=] __device__(int64_t i) { to[i] += Widen(from[i]); });
 }
 
+cudaError_t AddMultiple(cudaStream_t stream, int64_t count, double factor, const float* from, float* to) {
+  return Loop(stream, count, [=] __device__(int64_t i) { to[i] = static_cast<float>(to[i] + factor * from[i]); });
+}
+
 cudaError_t Multiply(cudaStream_t stream, int64_t count, double factor, const float* from, float* to) {
   return Loop(stream, count, [=] __device__(int64_t i) { to[i] = static_cast<float>(factor * from[i]); });
 }

@@ -26,6 +26,8 @@ cudaError_t CastToBf16(cudaStream_t stream, int64_t count, const float* from, ui
 // to += from.
 cudaError_t Add(cudaStream_t stream, int64_t count, const float* from, float* to);
 cudaError_t Add(cudaStream_t stream, int64_t count, const uint16_t* from, float* to);
+// to += factor * from.
+cudaError_t AddMultiple(cudaStream_t stream, int64_t count, double factor, const float* from, float* to);
 // to = factor * from; the two may be the same.
 cudaError_t Multiply(cudaStream_t stream, int64_t count, double factor, const float* from, float* to);
 

@@ -35,8 +35,7 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 class DeviceOperations final : public NewtonSchulzOperations {
  public:
   DeviceOperations(const Method& method, MatrixView x, Stream& stream)
-      : precision_(method.precision),
-        square_precision_(method.form == Form::kGram ? Precision::kFloat32 : method.precision), x_(x),
+      : precision_(method.precision), x_(x),
         padding_{x.rows, x.cols, RoundUp(x.rows, kPadding), RoundUp(x.cols, kPadding)}, wide_(x.rows <= x.cols),
         real_s_(std::min(x.rows, x.cols)), s_(std::min(padding_.padded_rows, padding_.padded_cols)),
         l_(std::max(padding_.padded_rows, padding_.padded_cols)), stream_(stream) {}
@@ -62,17 +61,24 @@ class DeviceOperations final : public NewtonSchulzOperations {
               {.a = x, .b = x, .alpha = 1.0F, .beta = 0.0F, .c = nullptr, .d = At(out)});
   }
 
-  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) override {
-    const void* a = Rounded(At(left), s_ * s_, square_precision_, Slot::kRoundedLeft);
-    const void* b = left == right ? a : Rounded(At(right), s_ * s_, square_precision_, Slot::kRoundedRight);
+  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out,
+                Precision precision) override {
+    const void* a = Rounded(At(left), s_ * s_, precision, Slot::kRoundedLeft);
+    const void* b = left == right ? a : Rounded(At(right), s_ * s_, precision, Slot::kRoundedRight);
     Symmetric({.transpose_a = false, .transpose_b = false, .rows = s_, .cols = s_, .depth = s_, .a_stride = s_,
-               .b_stride = s_, .d_stride = s_, .precision = square_precision_},
+               .b_stride = s_, .d_stride = s_, .precision = precision},
               {.a = a, .b = b, .alpha = static_cast<float>(alpha), .beta = static_cast<float>(beta), .c = At(base),
                .d = At(out)});
   }
 
+  void AddMultiple(double factor, Square from, Square to) override {
+    const float* source = At(from);
+    float* sum = At(to);
+    stream_.Do("AddMultiple", [&](cudaStream_t on) { return cuda::AddMultiple(on, s_ * s_, factor, source, sum); });
+  }
+
   void AddIdentity(Square from, double value, Square to) override {
-    stream_.Copy(At(to), At(from), Elements(s_, s_) * sizeof(float));
+    if (from != to) stream_.Copy(At(to), At(from), Elements(s_, s_) * sizeof(float));
     stream_.Do("AddToDiagonal", [&](cudaStream_t on) { return AddToDiagonal(on, real_s_, s_, value, At(to)); });
   }
 
@@ -167,8 +173,7 @@ class DeviceOperations final : public NewtonSchulzOperations {
     return stream_.Read(sum, 1)[0];
   }
 
-  const Precision precision_;         // of products with the matrix
-  const Precision square_precision_;  // of products on its smaller side
+  const Precision precision_;  // of products with the matrix
   const MatrixView x_;
   const Padding padding_;
   const bool wide_;
@@ -196,7 +201,7 @@ GradientStats MeasureOnDevice(Stream& stream, const float* values, int64_t count
 absl::Status OrthogonalizeOnDevice(const NewtonSchulz& newton_schulz, const Method& method, MatrixView x,
                                    Stream& stream) {
   DeviceOperations operations(method, x, stream);
-  return RunNewtonSchulz(newton_schulz, method.form, x.rows, x.cols, operations);
+  return RunNewtonSchulz(newton_schulz, method, x.rows, x.cols, operations);
 }
 
 }  // namespace dmuon::kernels::cuda

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/log.h"
 #include "tests/daemon/checkpoint/memory_files.h"
 #include "tests/daemon/checkpoint/samples.h"
@@ -84,7 +85,7 @@ TEST_F(DamageTest, TruncationAtEveryLengthIsFound) {
 TEST_F(DamageTest, TheBytesOnDiskAreThoseOfFormat1) {
   for (const auto& [file, bytes] : {std::pair<std::string, std::string>("golden.json", ManifestBytes()),
                                     {manifest_.parts[0].file, PartBytes()}}) {
-    const std::string path = std::string(DMUON_GOLDEN) + "/" + file;
+    const std::string path = absl::StrCat(DMUON_GOLDEN, "/", file);
     if (std::getenv("DMUON_WRITE_GOLDEN") != nullptr) std::ofstream(path, std::ios::binary) << bytes;
     std::ifstream stream(path, std::ios::binary);
     std::stringstream golden;

@@ -30,13 +30,8 @@ constexpr char kNode[] = "node-0";
 // A disk with checkpoints "kept" of step 1, "latest" of step 2 and two automatic ones, which a test changes.
 class Disk {
  public:
-  Disk() : memory_(std::make_shared<MemoryFiles>()), faulty_(std::make_shared<FaultyFiles>(memory_)), store_(Open()) {
+  Disk() : memory_(std::make_shared<MemoryFiles>(Full())), faulty_(std::make_shared<FaultyFiles>(memory_)), store_(Open()) {
     SetLogLevel(LogLevel::kError);
-    for (const auto& [name, step] : {std::pair("kept", 1), {"latest", 2}, {"auto-3", 3}, {"auto-4", 4}}) {
-      Manifest manifest = SampleManifest(name, static_cast<uint64_t>(step));
-      manifest.automatic = name[0] == 'a';
-      EXPECT_TRUE(Save(*store_, manifest).ok());
-    }
   }
 
   [[nodiscard]] Store& store() const { return *store_; }
@@ -70,6 +65,19 @@ class Disk {
   }
 
  private:
+  static const MemoryFiles& Full() {
+    static const std::shared_ptr<MemoryFiles> full = [] {
+      auto files = std::make_shared<MemoryFiles>();
+      const std::unique_ptr<Store> store = Store::Open("disk", files).value();
+      for (const auto& [name, step] : {std::pair("kept", 1), {"latest", 2}, {"auto-3", 3}, {"auto-4", 4}}) {
+        Manifest manifest = SampleManifest(name, static_cast<uint64_t>(step));
+        manifest.automatic = name[0] == 'a';
+        EXPECT_TRUE(Save(*store, manifest).ok());
+      }
+      return files;
+    }();
+    return *full;
+  }
   [[nodiscard]] std::unique_ptr<Store> Open() const { return Store::Open("disk", faulty_).value(); }
 
   std::shared_ptr<MemoryFiles> memory_;

@@ -160,9 +160,28 @@ void CrashNode(Node& node, MemoryFiles::Loss loss, std::mt19937_64& random) {
   for (const auto& [name, child] : node.names) CrashNode(*child, loss, random);
 }
 
+// A node that has two names, or one before and after a sync, stays one.
+std::shared_ptr<Node> CopyOf(const std::shared_ptr<Node>& node, std::map<const Node*, std::shared_ptr<Node>>& copies) {
+  std::shared_ptr<Node>& copy = copies[node.get()];
+  if (copy != nullptr) return copy;
+  copy = std::make_shared<Node>(node->is_folder);
+  copy->content = node->content;
+  copy->synced_content = node->synced_content;
+  copy->changed_at = node->changed_at;
+  const std::shared_ptr<Node> made = copy;
+  for (const auto& [name, child] : node->names) made->names[name] = CopyOf(child, copies);
+  for (const auto& [name, child] : node->synced_names) made->synced_names[name] = CopyOf(child, copies);
+  return made;
+}
+
 }  // namespace
 
 MemoryFiles::MemoryFiles() : root_(std::make_shared<Node>(true)) {}
+
+MemoryFiles::MemoryFiles(const MemoryFiles& other) : free_bytes(other.free_bytes), clock_(other.clock_) {
+  std::map<const Node*, std::shared_ptr<Node>> copies;
+  root_ = CopyOf(other.root_, copies);
+}
 
 int MemoryFiles::OpenRoot(const std::string& path, std::unique_ptr<Folder>& root) {
   if (path.empty()) return -ENOENT;

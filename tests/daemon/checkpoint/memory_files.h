@@ -26,6 +26,8 @@ class MemoryFiles : public Files {
   struct Node;  // a file or a folder
 
   MemoryFiles();
+  // All as `other` has it; independent afterwards.
+  explicit MemoryFiles(const MemoryFiles& other);
   int OpenRoot(const std::string& path, std::unique_ptr<Folder>& root) override;
 
   void Crash(Loss loss, uint64_t seed);

@@ -216,8 +216,10 @@ class RpcSession : public Session {
 }  // namespace
 
 bool IsConnectionLost(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnavailable ||
-         wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_SESSION;
+  const v1::ErrorReason reason = wire::ReasonOf(status);
+  // A checkpoint that cannot be written is unavailable too.
+  return reason == v1::ERROR_REASON_UNKNOWN_SESSION ||
+         (status.code() == absl::StatusCode::kUnavailable && reason != v1::ERROR_REASON_CHECKPOINT);
 }
 
 bool IsPeerLost(const absl::Status& status) {

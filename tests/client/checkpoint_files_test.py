@@ -26,7 +26,7 @@ class Writer:
         self.parts: dict[str, dict[str, tuple[dict, torch.Tensor]]] = {"node-0": {}, "node-1": {}}
 
     def add(self, node: str, tensor: str, quantity: str, whole: torch.Tensor, *, rows: slice | None = None,
-            optimizer: str = "muon", matrix: int = -1, shape: tuple[int, ...] | None = None) -> None:
+            optimizer: str = "muon(ema)", matrix: int = -1, shape: tuple[int, ...] | None = None) -> None:
         """`rows` of the tensor, of `shape`; with `matrix` an array of that matrix of the box."""
         values = whole if rows is None or matrix >= 0 else whole[rows]
         shape = shape or tuple(whole.shape)
@@ -70,7 +70,7 @@ def test_boxes_of_all_parts_are_whole_tensors_again(writer):
     tensors = checkpoint.read(manifest)
     assert sorted(tensors) == ["bias", "w"]
     assert {name: (t["optimizer"], t["updates"]) for name, t in tensors.items()} == {
-        "w": ("muon", UPDATES), "bias": ("adamw", UPDATES)}
+        "w": ("muon(ema)", UPDATES), "bias": ("adamw", UPDATES)}
     torch.testing.assert_close(tensors["w"]["momentum"], 2 * counting(6, 4), rtol=0, atol=0)
     torch.testing.assert_close(tensors["bias"]["second_moment"], 5 * counting(7), rtol=0, atol=0)
     assert checkpoint.step_of(manifest) == UPDATES
@@ -80,7 +80,7 @@ def test_state_of_matrices_is_a_list_in_the_order_of_rows(writer):
     for first in (2, 0):
         for matrix in (1, 0):
             writer.add("node-0", "stack", "second_moment", torch.full((3, 1), 10.0 * first + matrix),
-                       rows=slice(first, first + 2), matrix=matrix, shape=(4, 3, 5), optimizer="normuon")
+                       rows=slice(first, first + 2), matrix=matrix, shape=(4, 3, 5), optimizer="normuon(ema)")
     moments = checkpoint.read(writer.write())["stack"]["second_moment"]
     assert [float(m[0, 0]) for m in moments] == [0.0, 1.0, 20.0, 21.0]
     assert moments[0].shape == (3, 1)
@@ -169,11 +169,14 @@ def test_torchs_optimizers_take_the_state_over_by_name(writer):
 
 def test_a_sum_of_gradients_becomes_torchs_mean(writer):
     tensors = checkpoint.read(writer.write())
-    state = checkpoint.to_torch(tensors, accumulated=0.75)
+    tensors["w"]["optimizer"] = "muon(accumulate)"
+    with pytest.raises(ValueError, match="w has a sum of gradients, torch's Muon their mean"):
+        checkpoint.to_torch(tensors)
+    state = checkpoint.to_torch(tensors, momentum=0.75)
     torch.testing.assert_close(state["w"]["momentum_buffer"], 0.25 * tensors["w"]["momentum"], rtol=0, atol=0)
     torch.testing.assert_close(state["bias"]["exp_avg"], tensors["bias"]["momentum"], rtol=0, atol=0)
-    with pytest.raises(ValueError, match="accumulated is 1.5"):
-        checkpoint.to_torch(tensors, accumulated=1.5)
+    with pytest.raises(ValueError, match="momentum is 1.5"):
+        checkpoint.to_torch(tensors, momentum=1.5)
 
 
 def test_what_torch_does_not_have_is_named(writer):
@@ -181,6 +184,6 @@ def test_what_torch_does_not_have_is_named(writer):
     model = nn.ParameterDict({"other": nn.Parameter(torch.zeros(6, 4))})
     with pytest.raises(KeyError, match="no state of other in the checkpoint"):
         checkpoint.state_dict_for(torch.optim.Muon(model.parameters()), model, checkpoint.to_torch(tensors))
-    tensors["w"]["optimizer"] = "normuon"
-    with pytest.raises(ValueError, match="w belongs to normuon, which torch does not have"):
+    tensors["w"]["optimizer"] = "normuon(ema)"
+    with pytest.raises(ValueError, match=r"w belongs to normuon\(ema\), which torch does not have"):
         checkpoint.to_torch(tensors)

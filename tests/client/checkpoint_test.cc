@@ -19,8 +19,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::Status Gone() { return absl::UnavailableError("gone"); }
-absl::Status NoRoom() {
-  return wire::Error(absl::StatusCode::kResourceExhausted, v1::ERROR_REASON_CHECKPOINT, "no room for it");
+absl::Status NotWritten(absl::StatusCode code) {
+  return wire::Error(code, v1::ERROR_REASON_CHECKPOINT, "the disk is full");
 }
 
 class CheckpointTest : public ScriptedTest {
@@ -68,10 +68,13 @@ TEST_F(CheckpointTest, WhatTheDaemonSaysOfOneThatIsStillBeingWrittenIsNoFailure)
 TEST_F(CheckpointTest, WhyItWasNotWrittenIsToldToWhoWaits) {
   Attach();
   ASSERT_EQ(client_->Save("large", kForever), absl::OkStatus());
-  node_->Play({.write = NoRoom()});
-  EXPECT_EQ(client_->WaitSaved("large", kPoll), NoRoom());
-  EXPECT_EQ(client_->WaitSaved("large", kForever), NoRoom());
+  for (const auto code : {absl::StatusCode::kResourceExhausted, absl::StatusCode::kUnavailable}) {
+    node_->Play({.write = NotWritten(code)});
+    EXPECT_EQ(client_->WaitSaved("large", kPoll), NotWritten(code));
+    EXPECT_EQ(client_->WaitSaved("large", kForever), NotWritten(code));
+  }
   EXPECT_EQ(Run(1, 2.0F).status(), absl::OkStatus());
+  EXPECT_THAT(node_->log().must_resume, ElementsAre(false));  // no connection was lost
 }
 
 TEST_F(CheckpointTest, ASaveIsRepeatedAfterALostConnection) {

@@ -28,6 +28,10 @@ class Library:
         self.asked.append(name)
         return self.outcomes.get(name, _abi.DMUON_OK)
 
+    def dmuon_restore(self, client, name, timeout_ms, last_step) -> int:
+        last_step._obj.value = 7
+        return _abi.DMUON_OK
+
     def dmuon_close(self, client) -> None:
         self.closed += 1
 
@@ -107,6 +111,16 @@ def test_a_wait_that_is_over_may_be_repeated(session, library):
     library.outcomes.clear()
     session.wait_saved("one")
     assert warnings_of(session.close) == []
+
+
+def test_what_is_restored_is_written_first(session, library):
+    session.save("one")
+    assert session.restore("one") == 7
+    assert library.asked == [b"one"]
+    session.save("two")
+    library.outcomes[b"two"] = _abi.DMUON_CHECKPOINT
+    with pytest.raises(DmuonError, match="no room on the disk"):
+        session.restore("two")
 
 
 @pytest.mark.parametrize("name", ["a\0b", None, 7])

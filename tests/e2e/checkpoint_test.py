@@ -14,8 +14,8 @@ from dmuon_client import DmuonError, checkpoint
 from dmuon_fixtures import Cluster, Daemon
 from trainers import HYPERS, bits, difference, whole_params
 
-# Gradients of other layouts are summed in another order; measured below 1e-6 after three steps.
-OTHER_SUMS = 5e-6
+# Gradients of other layouts are summed in another order.
+OTHER_SUMS = 1e-6
 # torch.optim.Muon runs Newton-Schulz in bf16.
 BF16_NEWTON_SCHULZ = 2e-2
 SAVED, STEPS = 4, 7
@@ -209,7 +209,7 @@ def test_frozen_parameters_are_not_in_it_and_keep_their_bits(node, folder, job):
     assert "blocks.0.up.weight" not in checkpoint.read(folder / job)
 
 
-SHAPES = {"huge": (61, 48), **{f"tiny.{i}": (3, 8) for i in range(6)}, "bias": (5,), "column": (64, 1)}
+SHAPES = {"huge": (61, 48), **{f"tiny{i}": (3, 8) for i in range(6)}, "bias": (5,), "column": (64, 1)}
 
 
 @pytest.mark.parametrize("missing", ["zero", "skip"])
@@ -219,7 +219,7 @@ def test_contents_do_not_depend_on_who_owns_what(pools, node, nodes, folder, job
     for workers, address in ((1, node.address), (2, node.address), (4, nodes.addresses(4))):
         name = f"{job}.{workers}"
         keywords = dict(HYPERS, missing_gradient=missing)
-        pools(workers).run(feed_without_tiny_5, address, name, keywords=keywords)
+        pools(workers).run(feed_without_tiny5, address, name, keywords=keywords)
         found.append(checkpoint.read(folder / name))
         assert checkpoint.step_of(folder / name) == 2
     for other in found[1:]:
@@ -231,15 +231,15 @@ def test_contents_do_not_depend_on_who_owns_what(pools, node, nodes, folder, job
                     assert torch.equal(values, found[0][tensor][quantity]), (tensor, quantity)
                 else:
                     assert values == found[0][tensor][quantity], (tensor, quantity)
-    never = found[0]["tiny.5"]
+    never = found[0]["tiny5"]
     assert not never["momentum"].any()
     assert (never["updates"], found[0]["huge"]["updates"]) == (0 if missing == "skip" else 2, 2)
-    assert (never["optimizer"], found[0]["bias"]["optimizer"]) == ("muon", "adamw")
+    assert (never["optimizer"], found[0]["bias"]["optimizer"]) == ("muon(ema)", "adamw")
 
 
-def feed_without_tiny_5(rank, world_size, address, job, *, keywords):
+def feed_without_tiny5(rank, world_size, address, job, *, keywords):
     def grads(step, _):
-        return trainers.random_tensors(SHAPES, step) | {"tiny.5": None}
+        return trainers.random_tensors(SHAPES, step) | {"tiny5": None}
     return trainers.feed(rank, world_size, address, job, SHAPES, steps=2, grads=grads, saves={2: "two"},
                          keywords=keywords)
 

@@ -380,8 +380,9 @@ DMUON_API dmuon_status_t dmuon_save(dmuon_client* client, const char* name, int3
 DMUON_API dmuon_status_t dmuon_wait_saved(dmuon_client* client, const char* name, int32_t timeout_ms);
 
 /* Puts a checkpoint of this job id in place of the job's state, and its parameters into the parameter buffers, which
- * the caller must copy into its model. All workers call it, as they call dmuon_step. Tensors are found by name:
- * number of workers, sharding and nodes may differ from when it was saved. *last_step: the step that it is of, before
+ * the caller must copy into its model. All workers call it, as they call dmuon_step. It must exist: after a dmuon_save,
+ * dmuon_wait_saved comes first. Tensors are found by name: number of workers, sharding and nodes may differ from when it
+ * was saved. *last_step: the step that it is of, before
  * or after the job's; the next one is that + 1. Gradients that were submitted, the answer to the last step, and what
  * dmuon_multiply_rows was called with are forgotten, also when it fails.
  *

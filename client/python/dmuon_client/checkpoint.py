@@ -24,11 +24,12 @@ import torch
 from torch import nn
 
 FORMAT = 1
-# Of "optimizer": those that torch has too.
-_TORCH = {"muon": {"momentum_buffer": "momentum"},
+# Of "optimizer": those that torch has too, and what it calls their states.
+_MUON = {"momentum_buffer": "momentum"}
+_TORCH = {"muon(ema)": _MUON, "muon(accumulate)": _MUON,
           "adamw": {"exp_avg": "momentum", "exp_avg_sq": "second_moment"}}
 
-# "optimizer": str; "updates": int, that it has applied; "weight" and each state: a tensor of the global shape, or where
+# "optimizer": str, with the momentum's form as in "muon(ema)"; "updates": int, that it has applied; "weight" and each state: a tensor of the global shape, or where
 # a state has one array for each matrix (norms of rows, a basis) a list of them, in the order of rows.
 Contents = dict[str, Any]
 
@@ -76,16 +77,16 @@ def step_of(path: str | os.PathLike[str]) -> int:
     return _read_manifest(_find(pathlib.Path(path)))["step"]
 
 
-def to_torch(tensors: Mapping[str, Contents], *, accumulated: float | None = None) -> dict[str, dict[str, torch.Tensor]]:
+def to_torch(tensors: Mapping[str, Contents], *, momentum: float | None = None) -> dict[str, dict[str, torch.Tensor]]:
     """State of torch.optim.Muon ("momentum_buffer") and torch.optim.AdamW ("exp_avg", "exp_avg_sq", "step"), by name
     of the parameter, as the "state" of torch.distributed.checkpoint is.
 
-    torch's Muon keeps a mean of gradients, M <- mu*M + (1-mu)*G, and so does variant "muon" unless the run had
-    momentum_form="accumulate", M <- mu*M + G: give its momentum mu as `accumulated` then, and the buffers are scaled.
-    ValueError naming a tensor of an optimizer that torch does not have.
+    torch's Muon keeps a mean of gradients, M <- mu*M + (1-mu)*G, as "muon(ema)" does. "muon(accumulate)" keeps a sum,
+    M <- mu*M + G; give its `momentum` mu, by which the buffers are scaled. ValueError naming a tensor when it is not
+    given, and one of an optimizer that torch does not have.
     """
-    if accumulated is not None and not 0.0 <= accumulated < 1.0:
-        raise ValueError(f"accumulated is {accumulated!r}; it must be a momentum in [0, 1)")
+    if momentum is not None and not 0.0 <= momentum < 1.0:
+        raise ValueError(f"momentum is {momentum!r}; it must be a number in [0, 1)")
     state = {}
     for name, contents in tensors.items():
         optimizer = contents["optimizer"]
@@ -94,8 +95,10 @@ def to_torch(tensors: Mapping[str, Contents], *, accumulated: float | None = Non
         state[name] = {theirs: contents[ours].clone() for theirs, ours in _TORCH[optimizer].items()}
         if optimizer == "adamw":
             state[name]["step"] = torch.tensor(float(contents["updates"]))
-        elif accumulated is not None:
-            state[name]["momentum_buffer"] *= 1.0 - accumulated
+        elif optimizer == "muon(accumulate)":
+            if momentum is None:
+                raise ValueError(f"{name} has a sum of gradients, torch's Muon their mean: give the run's momentum")
+            state[name]["momentum_buffer"] *= 1.0 - momentum
     return state
 
 

@@ -260,7 +260,10 @@ class Session:
                 warnings.warn(f"checkpoint {name} is not known to exist: {error}", RuntimeWarning, stacklevel=3)
 
     def restore(self, name: str) -> int:
-        """Puts a checkpoint in place of the job's state and its parameters into the parameter buffers; its step."""
+        """Puts a checkpoint in place of the job's state and its parameters into the parameter buffers; its step. One
+        that `save` has begun is waited for."""
+        if name in self._unsettled:
+            self.wait_saved(name)
         encoded, last_step = _encode(name), ctypes.c_uint64()
         self._await(lambda slice_ms: self._library.dmuon_restore(self._client, encoded, slice_ms,
                                                                  ctypes.byref(last_step)))

@@ -4,6 +4,7 @@
 
 import functools
 import shutil
+import time
 
 import dmuon_client as dmuon
 import numpy as np
@@ -299,8 +300,13 @@ def test_the_service_saves_by_itself_and_keeps_the_last_ones(make, folder, job):
     model, opt = make(checkpoint_every_steps=2, checkpoint_keep=2)
     run_to(model, opt, 2)
     opt.save("mine", wait=True)
-    run_to(model, opt, 9)
-    opt.save("last", wait=True)  # after step 8's: one at a time
+    for step in (4, 6, 8):
+        run_to(model, opt, step)
+        deadline = time.monotonic() + 30.0  # one that is late makes the next fall out
+        while not (folder / job / f"step-{step:012}.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    opt.save("last", wait=True)
     names = sorted(path.stem for path in (folder / job).glob("*.json"))
     assert names == ["last", "mine", "step-000000000006", "step-000000000008"]
     opt.load("step-000000000006")

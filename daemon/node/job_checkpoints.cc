@@ -46,42 +46,49 @@ absl::Status JobCheckpoints::CheckStore() const {
                  absl::StrCat("node '", environment_.node_id, "' keeps no checkpoints; start dmuond with --checkpoint-dir"));
 }
 
-bool JobCheckpoints::Knows(const std::string& name, uint64_t step) const {
-  const Id id{name, step};
-  return saving_ == id || OutcomeOf(id) != nullptr ||
-         std::any_of(pending_.begin(), pending_.end(), [&](const Pending& pending) { return pending.id == id; });
+const JobCheckpoints::Id* JobCheckpoints::Find(const std::string& name, uint64_t step, bool in_this_life) const {
+  const auto is_it = [&](const Id& id) {
+    return id.name == name && id.step == step && (!in_this_life || id.life == life_);
+  };
+  if (saving_.has_value() && is_it(*saving_)) return &*saving_;
+  for (const Pending& pending : pending_) {
+    if (is_it(pending.id)) return &pending.id;
+  }
+  const auto ended = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Outcome& outcome) { return is_it(outcome.id); });
+  return ended == ended_.rend() ? nullptr : &ended->id;
 }
 
 const JobCheckpoints::Outcome* JobCheckpoints::OutcomeOf(const Id& id) const {
   const auto found = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Outcome& outcome) { return outcome.id == id; });
-  return found == ended_.rend() ? nullptr : &*found;
+  return found == ended_.rend() || saving_ == id ? nullptr : &*found;
 }
 
 void JobCheckpoints::Save(const std::string& name, uint64_t step, absl::Time deadline, Reply copied, Reply exists) {
-  const Id id{name, step};
-  const auto answer = [](const Reply& reply, const absl::Status& status) {
-    if (reply) reply(status);
+  const auto answer = [&](const absl::Status& status) {
+    if (copied) copied(status);
+    if (exists) exists(status);
   };
+  // Who only waits, or comes after later steps, means the one that was called for, whatever has been restored since.
+  const bool can_copy = copied && pipeline_->reached_step() == step;
+  const Id* const known = Find(name, step, /*in_this_life=*/can_copy);
+  const Id id = known != nullptr ? *known : Id{name, step, life_};
   if (absl::Status status = CheckStore(); !status.ok()) {
-    answer(copied, status);
-    return answer(exists, status);
+    HasNoPart(id, status);
+    return answer(status);
   }
-  // Who waits for one that has failed is told so; who calls for it anew, while the state is still that, gets another.
-  const Outcome* const ended = saving_ == id ? nullptr : OutcomeOf(id);
-  if (ended != nullptr && (ended->status.ok() || !copied || pipeline_->reached_step() != step)) {
-    const absl::Status status = ended->status;
-    answer(copied, status);
-    return answer(exists, status);
+  // One that has failed is made anew for who can still have it.
+  if (const Outcome* const ended = OutcomeOf(id); ended != nullptr && (ended->status.ok() || !can_copy)) {
+    return answer(absl::Status(ended->status));
   }
-  if (exists) waiters_.push_back({id, deadline, std::move(exists)});
-  if (saving_ == id) return answer(copied, absl::OkStatus());
+  if (exists) waiters_.push_back({id, deadline, std::exchange(exists, nullptr)});
+  if (saving_ == id) return answer(absl::OkStatus());
   if (saving_.has_value()) {
     pending_.push_back({id, std::move(copied)});
     return;
   }
   const absl::Status status = Begin(id);
-  answer(copied, status);
-  if (!status.ok()) AnswerWaiters(id, status);
+  answer(status);
+  if (!status.ok()) HasNoPart(id, status);
 }
 
 // Copies the state, and has it written.
@@ -154,7 +161,7 @@ void JobCheckpoints::Ended(const Id& id, absl::Time begun, const absl::StatusOr<
         other.copied(status);
       }
     }
-    if (!status.ok()) AnswerWaiters(next.id, status);
+    if (!status.ok()) HasNoPart(next.id, status);
   }
 }
 
@@ -190,7 +197,7 @@ void JobCheckpoints::StepDone(uint64_t step, const std::string& save) {
   const std::string name = save.empty() && every > 0 && step % every == 0 ? AutomaticName(step) : save;
   if (name.empty()) return;
   if (name == AutomaticName(step)) scheduled_at_ = MonotonicNow();
-  const Id id{name, step};
+  const Id id{name, step, life_};
   if (wishes_.empty() || wishes_.front().name != name) return SaveScheduled(id);
   const Wish wish = std::move(wishes_.front());
   wishes_.pop_front();
@@ -200,19 +207,24 @@ void JobCheckpoints::StepDone(uint64_t step, const std::string& save) {
   });
 }
 
-// Nobody waits for it. Where the one before it is not done the others must not wait for this node.
+// Nobody waits for it. One that comes while the one before it is still being written falls out.
 void JobCheckpoints::SaveScheduled(const Id& id) {
   absl::Status status = CheckStore();
   if (status.ok() && saving_.has_value()) {
     status = Refusal(absl::StatusCode::kUnavailable, absl::StrCat("checkpoint '", saving_->name, "' is still being written"));
   }
   if (status.ok()) status = Begin(id);
-  if (status.ok()) return;
-  LogWarning("job ", job_->job_id(), ": no checkpoint '", id.name, "': ", status.message());
+  if (!status.ok()) HasNoPart(id, status);
+}
+
+// Neither who waits for it here nor the job's other nodes need wait any more.
+void JobCheckpoints::HasNoPart(const Id& id, const absl::Status& why) {
+  AnswerWaiters(id, why);
+  LogWarning("job ", job_->job_id(), ": no checkpoint '", id.name, "' of step ", id.step, ": ", why.message());
   environment_.metrics->Observe(MetricId::kCheckpointDuration, {job_->job_id(), "save", "error"}, 0.0);
   {
     wire::MutexLock lock(mu_);
-    status_.set_error(std::string(status.message()));
+    status_.set_error(std::string(why.message()));
   }
   if (plan_->nodes_size() == 1) return;
   checkpoint::Manifest manifest;
@@ -220,7 +232,7 @@ void JobCheckpoints::SaveScheduled(const Id& id) {
   manifest.name = id.name;
   manifest.step = id.step;
   manifest.generation = plan_->generation();
-  environment_.link->ReportPart(PartReport(manifest, status)).status().IgnoreError();
+  environment_.link->ReportPart(PartReport(manifest, why)).status().IgnoreError();
 }
 
 absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& name) const {
@@ -237,7 +249,8 @@ absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& n
   return opened;
 }
 
-void JobCheckpoints::CountRestore(const absl::Status& status, double seconds) const {
+void JobCheckpoints::Restored(const absl::Status& status, double seconds) {
+  if (status.ok()) ++life_;
   environment_.metrics->Observe(MetricId::kCheckpointDuration, {job_->job_id(), "restore", status.ok() ? "ok" : "error"},
                                 seconds);
   if (!status.ok()) return;

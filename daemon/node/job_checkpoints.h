@@ -58,7 +58,7 @@ class JobCheckpoints {
   // what became of the last 16, those of the schedule counted.
   void Save(const std::string& name, uint64_t step, absl::Time deadline, Reply copied, Reply exists);
   // Whether that is under way, or done: then `step` need not be the state's any more.
-  [[nodiscard]] bool Knows(const std::string& name, uint64_t step) const;
+  [[nodiscard]] bool Knows(const std::string& name, uint64_t step) const { return Find(name, step, false) != nullptr; }
   // Saves after the next step that all nodes do, and answers when it exists.
   void SaveNext(const std::string& name, absl::Time deadline, std::function<void(const absl::StatusOr<uint64_t>&)> reply);
 
@@ -74,7 +74,8 @@ class JobCheckpoints {
     MemoryBudget::Share share;  // of the values that are read
   };
   absl::StatusOr<Opened> Open(const std::string& name) const;
-  void CountRestore(const absl::Status& status, double seconds) const;
+  // What became of that.
+  void Restored(const absl::Status& status, double seconds);
 
   // Answers who has waited too long.
   void Tick(absl::Time now);
@@ -89,6 +90,7 @@ class JobCheckpoints {
   struct Id {
     std::string name;
     uint64_t step = 0;
+    uint64_t life = 0;  // the same step again, after a checkpoint was restored, is another one
     friend bool operator==(const Id&, const Id&) = default;
   };
   struct Outcome {
@@ -111,17 +113,21 @@ class JobCheckpoints {
   };
 
   absl::Status CheckStore() const;
+  // One that is known, in whatever life or in this one only; null: none.
+  [[nodiscard]] const Id* Find(const std::string& name, uint64_t step, bool in_this_life) const;
   // Null unless it has ended, and is remembered.
   [[nodiscard]] const Outcome* OutcomeOf(const Id& id) const;
   absl::Status Begin(const Id& id);
   void Ended(const Id& id, absl::Time begun, const absl::StatusOr<uint64_t>& bytes);
   void AnswerWaiters(const Id& id, const absl::Status& status);
   void SaveScheduled(const Id& id);
+  void HasNoPart(const Id& id, const absl::Status& why);
 
   const Environment environment_;
   const v1::JobSpec* const job_;
   const v1::Plan* const plan_;
   StepPipeline* const pipeline_;
+  uint64_t life_ = 0;  // grows when a checkpoint is restored
   std::optional<Id> saving_;
   std::deque<Pending> pending_;
   std::vector<Waiter> waiters_;

@@ -78,7 +78,7 @@ void Job::RunRestore(const std::string& name, absl::Time deadline) {
   const absl::StatusOr<const SavedJob*> saved =
       opened.ok() ? absl::StatusOr<const SavedJob*>(opened->saved.get()) : opened.status();
   const absl::Status status = pipeline_->Restore(opened.ok() ? opened->id : absl::StrCat("'", name, "'"), saved, deadline);
-  checkpoints_->CountRestore(status, absl::ToDoubleSeconds(MonotonicNow() - begin));
+  checkpoints_->Restored(status, absl::ToDoubleSeconds(MonotonicNow() - begin));
   CountTraffic();
   if (status.ok()) {
     referrals_.clear();

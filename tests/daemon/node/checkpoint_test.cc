@@ -206,6 +206,21 @@ TEST_F(CheckpointTest, ARunGoesBackAndTakesTheSameWayAgain) {
   EXPECT_EQ(node_.Counter("dmuon_checkpoint_duration_seconds_count{job_id=\"model\",op=\"restore\",result=\"ok\"}"), 1);
 }
 
+TEST_F(CheckpointTest, TheSameStepOfAnotherLifeIsAnotherCheckpoint) {
+  ExpectSteps(run_, 1, 1);
+  ASSERT_TRUE(run_.Save("one", 1).ok());
+  ExpectSteps(run_, 2, 2);
+  ASSERT_TRUE(run_.Save("two", 2).ok());
+  ASSERT_TRUE(run_.Restore("one").ok());
+  for (size_t rank = 0; rank < 2; ++rank) run_[rank].FillAndSubmit(2, [](size_t, int64_t, uint64_t) { return 1.0F; });
+  for (const auto& answer : run_.StepAsSubmitted(2)) ASSERT_TRUE(answer.ok()) << answer.status();
+  const auto otherwise = ParametersOf(run_, job_);
+  ASSERT_TRUE(run_.Save("two", 2).ok());
+  ExpectSteps(run_, 3, 3);
+  ASSERT_TRUE(run_.Restore("two").ok());
+  EXPECT_EQ(ParametersOf(run_, job_), otherwise);
+}
+
 TEST_F(CheckpointTest, NoGradientOfAnotherTimeCountsAfterRestoring) {
   ExpectSteps(run_, 1, 1);
   ASSERT_TRUE(run_.Save("one", 1).ok());

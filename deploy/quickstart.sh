@@ -11,19 +11,21 @@
 #     --workers N          PyTorch workers on each node (2)
 #     --optimizer NAME     muon, or adamw for every parameter (muon)
 #     --parallel NAME      zero3, zero2, ddp or hsdp: a replica a node (zero3; hsdp on several nodes)
+#     --checkpoints DIR    keeps checkpoints there, of every 50 steps and of the end, which is named "last"
+#     --load NAME          goes on from one of them, with any --nodes, --workers and --parallel
 #     --report FILE        writes the numbers as JSON
 #     --keep-running       leaves the daemon up and says how to look at it
 set -euo pipefail
 invoked_from=$PWD
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '8,16s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '8,18s/^# \{0,1\}//p' "$0"; }
 die() { echo "quickstart: $*" >&2; exit 1; }
 
-steps=150 nodes=1 workers=2 optimizer=muon parallel= report= keep=no
+steps=150 nodes=1 workers=2 optimizer=muon parallel= checkpoints= load= report= keep=no
 while [ $# -gt 0 ]; do
   case "$1" in
-    --steps | --nodes | --workers | --optimizer | --parallel | --report)
+    --steps | --nodes | --workers | --optimizer | --parallel | --checkpoints | --load | --report)
       [ $# -ge 2 ] || die "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift 2 ;;
@@ -38,6 +40,8 @@ done
 [ -n "$parallel" ] || parallel=$([ "$nodes" -eq 1 ] && echo zero3 || echo hsdp)
 . deploy/namespaces.sh
 [[ -z $report || $report = /* ]] || report=$invoked_from/$report
+[[ -z $checkpoints || $checkpoints = /* ]] || checkpoints=$invoked_from/$checkpoints
+[ -z "$load" ] || [ -n "$checkpoints" ] || die "--load $load: say where it is with --checkpoints DIR"
 
 build() {
   local log=build/quickstart.log
@@ -120,6 +124,7 @@ start_daemons() {
     choose_node "$node"
     "${on[@]}" setsid build/release/bin/dmuond --listen "unix:$runtime/dmuond-$node.sock" "${side[@]}" \
       --slots "$slots" --threads-per-slot $((cores / slots)) --step-timeout 60 --log-level info \
+      ${checkpoints:+--checkpoint-dir "$checkpoints"} \
       </dev/null >"$runtime/dmuond-$node.log" 2>&1 &
     daemons+=($!)
     await "dmuond-$node" "$!"
@@ -128,14 +133,17 @@ start_daemons() {
 
 # One torchrun a node, as on a cluster.
 train() {
-  local threads=$(($(nproc) / (nodes * workers))) node options interface=lo port
+  local threads=$(($(nproc) / (nodes * workers))) node options interface=lo port job=quickstart-$$
+  [ -z "$checkpoints" ] || job=quickstart  # a checkpoint belongs to a job
   port=$((20000 + $$ % 20000))
   [ "${#namespaces[@]}" -eq 0 ] || interface=$node_interface
   for node in $(seq 0 $((nodes - 1))); do
     options=(--steps "$steps" --optimizer "$optimizer" --parallel "$parallel" --plot out/loss.png)
     [ -z "$report" ] || options+=(--report "$report")
+    [ -z "$checkpoints" ] || options+=(--checkpoints 50)
+    [ -z "$load" ] || options+=(--load "$load")
     choose_node "$node"
-    DMUON_ADDRESS=unix:$runtime/dmuond-$node.sock DMUON_JOB=quickstart-$$ GLOO_SOCKET_IFNAME=$interface \
+    DMUON_ADDRESS=unix:$runtime/dmuond-$node.sock DMUON_JOB=$job GLOO_SOCKET_IFNAME=$interface \
       OMP_NUM_THREADS=$((threads > 1 ? threads : 1)) "${on[@]}" .venv/bin/python -m torch.distributed.run \
       --nnodes "$nodes" --node-rank "$node" --nproc-per-node "$workers" --master-addr "$(address_of 0)" \
       --master-port "$port" client/examples/train_gpt.py "${options[@]}" &

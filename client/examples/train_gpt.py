@@ -44,6 +44,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--parity-steps", type=int, default=5,
                         help="steps that rank 0 compares with plain PyTorch")
     parser.add_argument("--job", help="job id; default: DMUON_JOB, else a fresh one")
+    parser.add_argument("--checkpoints", type=int, default=0, metavar="N",
+                        help="a checkpoint after every N steps, and one named 'last' at the end; needs dmuond --checkpoint-dir")
+    parser.add_argument("--load", metavar="NAME", help="go on from this checkpoint of the job")
     parser.add_argument("--report", type=pathlib.Path, help="JSON file for the numbers")
     parser.add_argument("--plot", type=pathlib.Path, help="PNG file for the loss curve")
     return parser.parse_args()
@@ -154,9 +157,12 @@ def train(args: argparse.Namespace) -> dict | None:
     model = parallelize(model, args.parallel, whole)
     rules = [dmuon.Rule("adamw", name="*")] if args.optimizer == "adamw" else []
     opt = dmuon.Muon(model, lr=MUON_LR, weight_decay=WEIGHT_DECAY, adamw=dict(lr=ADAMW_LR),
-                     rules=rules, job=args.job, mesh=whole)
-    parity = Parity(plain, args, text) if rank == 0 and not opt.resumed else None
-    parity_steps = 0 if opt.resumed else args.parity_steps
+                     rules=rules, job=args.job, mesh=whole, checkpoint_every_steps=args.checkpoints)
+    if args.load:
+        opt.load(args.load)
+    from_the_beginning = not opt.resumed and not args.load
+    parity = Parity(plain, args, text) if rank == 0 and from_the_beginning else None
+    parity_steps = args.parity_steps if from_the_beginning else 0
     meter = Meter()
     bar = tqdm(range(opt.last_step, args.steps), initial=opt.last_step, total=args.steps,
                disable=rank != 0, unit="step", mininterval=0.5)
@@ -171,6 +177,8 @@ def train(args: argparse.Namespace) -> dict | None:
     report = report_of(opt, meter, parity, args) if rank == 0 and meter.losses else None
     if report:
         report |= {"ns_calls": calls, "matrices": matrices}
+    if args.checkpoints:
+        opt.save("last", wait=True)
     opt.close()
     return report
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,8 +55,7 @@ void GramForm(const NewtonSchulz& newton_schulz, Ops& ops) {
       // A product reads the matrix rounded to the precision, and that noise grows in each singular direction by
       // the square's eigenvalue there. So the mean eigenvalue is taken out of the product, to be multiplied with
       // the matrix as it is: of all multiples of the identity, this one leaves the least noise.
-      const double mean = ops.TakeMeanEigenvalue(factor);
-      ops.MultiplyMatrix(factor, mean);
+      ops.MultiplyMatrixAboutMean(factor);
     } else {
       ops.Multiply(Ops::kGram, Ops::kPoly, 1.0, q.a, Ops::kGram, next);
       ops.Multiply(Ops::kPoly, next, 1.0, q.a, next, Ops::kGram);
@@ -73,31 +71,48 @@ absl::Status CheckDimensions(MatrixView x) {
       absl::StrCat("matrix is ", x.rows, " x ", x.cols, "; each dimension must be at least 0"));
 }
 
-absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols, Ops& ops) {
-  const std::string shape = absl::StrCat(rows, " x ", cols);
+absl::StatusOr<double> StartFactor(const NewtonSchulz& newton_schulz, const GradientStats& stats, int64_t rows,
+                                   int64_t cols) {
   // Squares of fp32 numbers, even subnormal ones, are normal numbers in double: no rescaling.
-  const GradientStats stats = ops.Measure();
   if (!stats.finite) {
-    return absl::InvalidArgumentError(absl::StrCat("input of Newton-Schulz is not finite (", shape, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("input of Newton-Schulz is not finite (", rows, " x ", cols, ")"));
   }
-  if (stats.max_abs == 0.0) return absl::OkStatus();  // zero stays zero, 0/0 otherwise
+  if (stats.max_abs == 0.0) return 0.0;  // zero stays zero, 0/0 otherwise
+  return Reciprocal(newton_schulz, std::sqrt(stats.sum_squares));
+}
 
-  const bool gram = form == Form::kGram;
-  ops.Start(Reciprocal(newton_schulz, std::sqrt(stats.sum_squares)),
-            gram ? GramPasses(newton_schulz.iterations) : newton_schulz.iterations);
-  if (gram) {
+int Passes(const NewtonSchulz& newton_schulz, Form form) {
+  return form == Form::kGram ? GramPasses(newton_schulz.iterations) : newton_schulz.iterations;
+}
+
+void Iterate(const NewtonSchulz& newton_schulz, Form form, Ops& ops) {
+  if (form == Form::kGram) {
     GramForm(newton_schulz, ops);
   } else {
     Standard(newton_schulz, ops);
   }
-  ops.Finish();
-  if (!gram) {
-    if (ops.Measure().finite) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat("Newton-Schulz of a finite ", shape, " matrix gave a non-finite result"));
+}
+
+absl::Status CheckResult(Form form, bool sound, int64_t rows, int64_t cols) {
+  if (sound) return absl::OkStatus();
+  if (form == Form::kGram) {
+    return absl::AbortedError(
+        absl::StrCat("the Gram form of Newton-Schulz diverged on a ", rows, " x ", cols, " matrix"));
   }
-  if (ops.WithinBound(newton_schulz)) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("the Gram form of Newton-Schulz diverged on a ", shape, " matrix"));
+  return absl::InternalError(
+      absl::StrCat("Newton-Schulz of a finite ", rows, " x ", cols, " matrix gave a non-finite result"));
+}
+
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols,
+                             WholeNewtonSchulz& ops) {
+  const absl::StatusOr<double> factor = StartFactor(newton_schulz, ops.Measure(), rows, cols);
+  if (!factor.ok() || *factor == 0.0) return factor.status();
+  ops.Start(*factor, Passes(newton_schulz, form));
+  Iterate(newton_schulz, form, ops);
+  ops.Finish();
+  const bool sound = form == Form::kGram ? ops.WithinBound(newton_schulz) : ops.Measure().finite;
+  return CheckResult(form, sound, rows, cols);
 }
 
 }  // namespace dmuon::kernels

@@ -18,12 +18,14 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
 
 namespace dmuon::kernels {
 
-// One matrix X, rows x cols, and four symmetric matrices on its shorter side s, with the operations that
-// Newton-Schulz is made of. Results may be asynchronous but for what is returned.
+// One matrix X, rows x cols, and four symmetric matrices on its shorter side s, with the operations that the
+// iterations are made of; or a batch of matrices of one shape, each with its own. Nothing is returned, so results may
+// be asynchronous, and the operations may be recorded.
 class NewtonSchulzOperations {
  public:
   enum Square : size_t { kGram, kPoly, kFactor, kNext };
@@ -31,31 +33,45 @@ class NewtonSchulzOperations {
 
   virtual ~NewtonSchulzOperations() = default;
 
-  // Of the caller's matrix, before and after.
-  virtual GradientStats Measure() = 0;
-  // X <- factor * the caller's matrix; MultiplyMatrix will be called `passes` times before Finish.
-  virtual void Start(double factor, int passes) = 0;
-  // The caller's matrix <- X.
-  virtual void Finish() = 0;
-
   // out = X X^T, or X^T X of a tall X: s x s.
   virtual void Gram(Square out) = 0;
   // out = alpha*left*right + beta*base. Left and right commute; out is none of the others.
   virtual void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) = 0;
   // to = from + value*I.
   virtual void AddIdentity(Square from, double value, Square to) = 0;
-  // square <- square - mean*I, and returns the mean of its diagonal.
-  virtual double TakeMeanEigenvalue(Square square) = 0;
   // X <- (square + beta*I)*X, from the right for a tall X; square and X are rounded to the precision, beta*X is not.
   virtual void MultiplyMatrix(Square square, double beta) = 0;
+  // The same of (square - mean*I) with beta = mean, that of the square's diagonal. The square is used up.
+  virtual void MultiplyMatrixAboutMean(Square square) = 0;
+};
 
+// What goes with the iterations of one matrix.
+class WholeNewtonSchulz : public NewtonSchulzOperations {
+ public:
+  // Of the caller's matrix, before and after.
+  virtual GradientStats Measure() = 0;
+  // X <- factor * the caller's matrix; it will be multiplied `passes` times before Finish.
+  virtual void Start(double factor, int passes) = 0;
+  // The caller's matrix <- X.
+  virtual void Finish() = 0;
   // Whether the caller's matrix can be a result of `newton_schulz` (cpu/singular_bound.h).
   virtual bool WithinBound(const NewtonSchulz& newton_schulz) = 0;
 };
 
 // As Backend::Orthogonalize. `rows` and `cols` are those of the caller's matrix, at least 0.
 absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols,
-                             NewtonSchulzOperations& operations);
+                             WholeNewtonSchulz& operations);
+
+// Its parts, for a batch. What X is multiplied with at the start; 0 when it is zero, and stays as it is.
+// INVALID_ARGUMENT when it is not finite.
+absl::StatusOr<double> StartFactor(const NewtonSchulz& newton_schulz, const GradientStats& stats, int64_t rows,
+                                   int64_t cols);
+// How often X is multiplied.
+int Passes(const NewtonSchulz& newton_schulz, Form form);
+// From the start to the end, but for both.
+void Iterate(const NewtonSchulz& newton_schulz, Form form, NewtonSchulzOperations& operations);
+// `sound`: the result is finite, and WithinBound in the Gram form.
+absl::Status CheckResult(Form form, bool sound, int64_t rows, int64_t cols);
 
 // OK, or INVALID_ARGUMENT when a dimension is negative.
 absl::Status CheckDimensions(MatrixView x);

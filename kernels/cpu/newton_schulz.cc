@@ -19,7 +19,7 @@ namespace {
 enum Buffer : size_t { kOther = NewtonSchulzOperations::kSquares, kPanels };
 
 // The matrix on its way: `from` holds it, `to` is as large. s is its shorter side.
-class CpuOperations final : public NewtonSchulzOperations {
+class CpuOperations final : public WholeNewtonSchulz {
  public:
   CpuOperations(const Method& method, MatrixView x, Scratch& scratch)
       : kernel_(*MicroKernels(method.precision).front()),
@@ -53,15 +53,6 @@ class CpuOperations final : public NewtonSchulzOperations {
     AddToDiagonal(value, At(to));
   }
 
-  double TakeMeanEigenvalue(Square square) override {
-    const float* values = At(square);
-    double trace = 0.0;
-    for (int64_t i = 0; i < s_; ++i) trace += static_cast<double>(values[i * s_ + i]);
-    const double mean = trace / static_cast<double>(s_);
-    AddToDiagonal(-mean, At(square));
-    return mean;
-  }
-
   void MultiplyMatrix(Square square, double beta) override {
     Compute({.rows = from_.rows, .cols = from_.cols, .depth = s_,
              .left = wide_ ? Rows(At(square), s_) : Rows(from_.data, from_.cols),
@@ -69,6 +60,15 @@ class CpuOperations final : public NewtonSchulzOperations {
              .base = from_.data, .beta = static_cast<float>(beta)},
             kernel_, scratch_, kPanels);
     std::swap(from_, to_);
+  }
+
+  void MultiplyMatrixAboutMean(Square square) override {
+    const float* values = At(square);
+    double trace = 0.0;
+    for (int64_t i = 0; i < s_; ++i) trace += static_cast<double>(values[i * s_ + i]);
+    const double mean = trace / static_cast<double>(s_);
+    AddToDiagonal(-mean, At(square));
+    MultiplyMatrix(square, mean);
   }
 
   bool WithinBound(const NewtonSchulz& newton_schulz) override { return WithinSingularBound(newton_schulz, x_); }

@@ -13,7 +13,6 @@ namespace dmuon::kernels {
 namespace {
 
 constexpr double kSlack = 1.25;
-constexpr int kPowerIterations = 3;
 
 double NormOf(const std::vector<float>& v) { return std::sqrt(MeasureFloat(v).sum_squares); }
 

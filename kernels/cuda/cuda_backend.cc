@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -129,10 +130,23 @@ class CudaBackend final : public Backend {
     if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
     Call call(absl::StrCat("Orthogonalize of ", x.rows, " x ", x.cols));
     const std::span<float> values(x.data, static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
-    const MatrixView on_device{call.staging.Update(values), x.rows, x.cols};
-    absl::Status result = OrthogonalizeOnDevice(newton_schulz, method, on_device, call.stream);
+    const MatrixBatch on_device{call.staging.Update(values), x.rows, x.cols, 1};
+    absl::Status result;
+    OrthogonalizeOnDevice(newton_schulz, method, on_device, std::span(&result, 1), call.stream);
     const absl::Status device = call.staging.Finish(result.ok());
     return device.ok() ? result : device;  // after a device error the result is of zeros
+  }
+
+  [[nodiscard]] size_t BatchSize(const MatrixShape& shape) const override { return DeviceBatchSize(shape); }
+
+  void OrthogonalizeBatch(const NewtonSchulz& newton_schulz, const Method& method, std::span<const MatrixView> batch,
+                          std::span<absl::Status> statuses, Scratch& scratch) override {
+    const size_t most = batch.empty() ? 1 : DeviceBatchSize({batch[0].rows, batch[0].cols});
+    if (most == 1) return Backend::OrthogonalizeBatch(newton_schulz, method, batch, statuses, scratch);
+    for (size_t i = 0; i < batch.size(); i += most) {
+      const size_t count = std::min(most, batch.size() - i);
+      OrthogonalizeTogether(newton_schulz, method, batch.subspan(i, count), statuses.subspan(i, count));
+    }
   }
 
   absl::Status OrthogonalizeTopK(const TopK& /*top_k*/, int64_t /*step*/, MatrixView x, MatrixView /*basis*/,
@@ -151,6 +165,19 @@ class CudaBackend final : public Backend {
   template <typename T>
   static int64_t Count(std::span<T> span) {
     return static_cast<int64_t>(span.size());
+  }
+
+  static void OrthogonalizeTogether(const NewtonSchulz& newton_schulz, const Method& method,
+                                    std::span<const MatrixView> batch, std::span<absl::Status> statuses) {
+    const MatrixView first = batch.front();
+    Call call(absl::StrCat("Orthogonalize of ", batch.size(), " times ", first.rows, " x ", first.cols));
+    const MatrixBatch x{call.staging.Gather(batch), first.rows, first.cols, static_cast<int64_t>(batch.size())};
+    OrthogonalizeOnDevice(newton_schulz, method, x, statuses, call.stream);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (statuses[i].ok()) call.staging.Return(batch[i], x.data + static_cast<int64_t>(i) * x.rows * x.cols);
+    }
+    const absl::Status device = call.staging.Finish();
+    if (!device.ok()) std::fill(statuses.begin(), statuses.end(), device);
   }
 
   const std::string device_;

@@ -67,45 +67,74 @@ cudaError_t Multiply(cudaStream_t stream, int64_t count, double factor, const fl
   return Loop(stream, count, [=] __device__(int64_t i) { to[i] = static_cast<float>(factor * from[i]); });
 }
 
-cudaError_t Measure(cudaStream_t stream, int64_t count, const float* values, DeviceStats* partials,
-                    DeviceStats* result) {
-  const auto term = [=] __device__(int64_t i) {
-    const double value = values[i];
-    return DeviceStats{value * value, __float_as_uint(values[i]) & kMagnitude};
+cudaError_t Measure(cudaStream_t stream, const Batch& batch, int64_t count, const float* values, DeviceStats* partials,
+                    DeviceStats* results) {
+  const int64_t stride = batch.stride;
+  const auto term = [=] __device__(int64_t item, int64_t i) {
+    const float element = values[item * stride + i];
+    const double value = element;
+    return DeviceStats{value * value, __float_as_uint(element) & kMagnitude};
   };
-  return Sum(stream, count, term, partials, result);
+  return BatchSum(stream, batch.items, count, term, partials, results);
 }
 
-cudaError_t SumSquares(cudaStream_t stream, int64_t count, const double* values, double* partials, double* result) {
-  return Sum(stream, count, [=] __device__(int64_t i) { return values[i] * values[i]; }, partials, result);
+cudaError_t SumSquares(cudaStream_t stream, const Batch& batch, int64_t count, const double* values, double* partials,
+                       double* results) {
+  const int64_t stride = batch.stride;
+  const auto term = [=] __device__(int64_t item, int64_t i) {
+    const double value = values[item * stride + i];
+    return value * value;
+  };
+  return BatchSum(stream, batch.items, count, term, partials, results);
 }
 
-cudaError_t Pad(cudaStream_t stream, const Padding& padding, double factor, const float* from, float* to) {
+cudaError_t Pad(cudaStream_t stream, const Padding& padding, const Batch& batch, const BatchFactors& factors,
+                const float* from, float* to) {
   const Padding p = padding;
-  return Loop(stream, p.padded_rows * p.padded_cols, [=] __device__(int64_t i) {
+  const BatchFactors f = factors;
+  const int64_t stride = batch.stride;
+  return BatchLoop(stream, batch.items, p.padded_rows * p.padded_cols, [=] __device__(int64_t item, int64_t i) {
     const int64_t r = i / p.padded_cols;
     const int64_t c = i % p.padded_cols;
-    to[i] = r < p.rows && c < p.cols ? static_cast<float>(factor * from[r * p.cols + c]) : 0.0F;
+    const double factor = f.of[item];
+    const bool inside = factor != 0.0 && r < p.rows && c < p.cols;
+    to[item * stride + i] = inside ? static_cast<float>(factor * from[(item * p.rows + r) * p.cols + c]) : 0.0F;
   });
 }
 
-cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const float* from, float* to) {
+cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const Batch& batch, const BatchFactors& factors,
+                  const float* from, float* to) {
   const Padding p = padding;
-  return Loop(stream, p.rows * p.cols, [=] __device__(int64_t i) {
-    to[i] = from[i / p.cols * p.padded_cols + i % p.cols];
+  const BatchFactors f = factors;
+  const int64_t stride = batch.stride;
+  return BatchLoop(stream, batch.items, p.rows * p.cols, [=] __device__(int64_t item, int64_t i) {
+    if (f.of[item] == 0.0) return;
+    to[item * p.rows * p.cols + i] = from[item * stride + i / p.cols * p.padded_cols + i % p.cols];
   });
 }
 
-cudaError_t AddToDiagonal(cudaStream_t stream, int64_t count, int64_t stride, double value, float* square) {
-  return Loop(stream, count, [=] __device__(int64_t i) { square[i * (stride + 1)] += static_cast<float>(value); });
+cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, double value, float* squares) {
+  const Diagonals d = diagonals;
+  return BatchLoop(stream, d.batch.items, d.count, [=] __device__(int64_t item, int64_t i) {
+    squares[item * d.batch.stride + i * (d.row_stride + 1)] += static_cast<float>(value);
+  });
 }
 
-cudaError_t TakeMean(cudaStream_t stream, int64_t count, int64_t stride, float* square, double* partials, double* mean) {
-  const auto term = [=] __device__(int64_t i) { return static_cast<double>(square[i * (stride + 1)]); };
-  if (const cudaError_t error = Sum(stream, count, term, partials, mean); error != cudaSuccess) return error;
-  const auto divide = [=] __device__(int64_t) { *mean = *mean / static_cast<double>(count); };
-  if (const cudaError_t error = Loop(stream, 1, divide); error != cudaSuccess) return error;
-  return Loop(stream, count, [=] __device__(int64_t i) { square[i * (stride + 1)] += static_cast<float>(-*mean); });
+cudaError_t TakeMeans(cudaStream_t stream, const Diagonals& diagonals, float* squares, double* partials, double* sums,
+                      ProductScalars* means) {
+  const Diagonals d = diagonals;
+  const auto term = [=] __device__(int64_t item, int64_t i) {
+    return static_cast<double>(squares[item * d.batch.stride + i * (d.row_stride + 1)]);
+  };
+  cudaError_t error = BatchSum(stream, d.batch.items, d.count, term, partials, sums);
+  if (error != cudaSuccess) return error;
+  error = Loop(stream, d.batch.items, [=] __device__(int64_t item) {
+    means[item] = {1.0F, static_cast<float>(sums[item] / static_cast<double>(d.count))};
+  });
+  if (error != cudaSuccess) return error;
+  return BatchLoop(stream, d.batch.items, d.count, [=] __device__(int64_t item, int64_t i) {
+    squares[item * d.batch.stride + i * (d.row_stride + 1)] -= means[item].beta;
+  });
 }
 
 cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square) {
@@ -113,13 +142,20 @@ cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square) {
   return Launch(stream, dim3(tiles, tiles), dim3(kTile, kTileRows), MirrorKernel, size, square);
 }
 
-cudaError_t TimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v, double* out) {
-  return RowSums(stream, rows, cols, [=] __device__(int64_t r, int64_t c) { return x[r * cols + c] * v[c]; }, out);
+cudaError_t TimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x, const double* v,
+                         double* out) {
+  const auto term = [=] __device__(int64_t item, int64_t r, int64_t c) {
+    return x[(item * rows + r) * cols + c] * v[item * cols + c];
+  };
+  return BatchRowSums(stream, items, rows, cols, term, out);
 }
 
-cudaError_t TransposedTimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v,
-                                  double* out) {
-  return ColumnSums(stream, rows, cols, [=] __device__(int64_t r, int64_t c) { return x[r * cols + c] * v[r]; }, out);
+cudaError_t TransposedTimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x,
+                                   const double* v, double* out) {
+  const auto term = [=] __device__(int64_t item, int64_t r, int64_t c) {
+    return x[(item * rows + r) * cols + c] * v[item * rows + r];
+  };
+  return BatchColumnSums(stream, items, rows, cols, term, out);
 }
 
 }  // namespace dmuon::kernels::cuda

@@ -29,28 +29,56 @@ cudaError_t Add(cudaStream_t stream, int64_t count, const uint16_t* from, float*
 // to = factor * from; the two may be the same.
 cudaError_t Multiply(cudaStream_t stream, int64_t count, double factor, const float* from, float* to);
 
-cudaError_t Measure(cudaStream_t stream, int64_t count, const float* values, DeviceStats* partials, DeviceStats* result);
-cudaError_t SumSquares(cudaStream_t stream, int64_t count, const double* values, double* partials, double* result);
+// Arrays of one size, each `stride` elements behind the one before.
+struct Batch {
+  int64_t items;
+  int64_t stride;
+};
+inline constexpr size_t kLargestBatch = 32;
+// A factor for each; zero for those that stay as they are.
+struct BatchFactors {
+  double of[kLargestBatch];
+};
+
+// results: one of each array, of its first `count` elements; `partials`: kPartialStats for each.
+cudaError_t Measure(cudaStream_t stream, const Batch& batch, int64_t count, const float* values, DeviceStats* partials,
+                    DeviceStats* results);
+cudaError_t SumSquares(cudaStream_t stream, const Batch& batch, int64_t count, const double* values, double* partials,
+                       double* results);
 
 // A matrix inside a larger one of zeros, both row-major.
 struct Padding {
   int64_t rows, cols;
   int64_t padded_rows, padded_cols;
 };
-// to = factor * from, with zeros around it; and back, without the factor.
-cudaError_t Pad(cudaStream_t stream, const Padding& padding, double factor, const float* from, float* to);
-cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const float* from, float* to);
+// to = factor * from, with zeros around it; and back, without the factor. The padded ones are the batch, the others
+// lie one behind the other. Where the factor is zero, the padded one is zero, and nothing is put back.
+cudaError_t Pad(cudaStream_t stream, const Padding& padding, const Batch& batch, const BatchFactors& factors,
+                const float* from, float* to);
+cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const Batch& batch, const BatchFactors& factors,
+                  const float* from, float* to);
 
-// Of a square matrix whose rows are `stride` apart: square(i, i) += value for the first `count` i.
-cudaError_t AddToDiagonal(cudaStream_t stream, int64_t count, int64_t stride, double value, float* square);
-// *mean = mean of square(i, i) for the first `count` i, and these -= *mean.
-cudaError_t TakeMean(cudaStream_t stream, int64_t count, int64_t stride, float* square, double* partials, double* mean);
+// The first `count` elements of the diagonal of each of a batch of square matrices, whose rows are `row_stride` apart.
+struct Diagonals {
+  Batch batch;
+  int64_t count, row_stride;
+};
+// element += value.
+cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, double value, float* squares);
+// What a product takes from device memory.
+struct ProductScalars {
+  float alpha, beta;
+};
+// means: 1 and the mean of each diagonal, rounded; element -= mean. `sums`: one for each square.
+cudaError_t TakeMeans(cudaStream_t stream, const Diagonals& diagonals, float* squares, double* partials, double* sums,
+                      ProductScalars* means);
 // Row-major: square(j, i) = square(i, j) for j > i.
 cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square);
 
-// Of a row-major rows x cols matrix x: out = x*v, and out = x^T*v.
-cudaError_t TimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v, double* out);
-cudaError_t TransposedTimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v,
-                                  double* out);
+// Of each row-major rows x cols matrix x, and its vector: out = x*v, and out = x^T*v. All lie one behind the other.
+cudaError_t TimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x, const double* v,
+                         double* out);
+cudaError_t TransposedTimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x,
+                                   const double* v, double* out);
 
 }  // namespace dmuon::kernels::cuda

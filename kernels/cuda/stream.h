@@ -30,7 +30,7 @@ std::string Describe(cudaError_t error);
 enum class Slot : size_t {
   kMatrix, kOtherMatrix, kRoundedMatrix,              // of Newton-Schulz
   kSquares, kRoundedLeft = kSquares + 4, kRoundedRight,
-  kWorkspace,                                         // of cuBLASLt
+  kWorkspace, kScalars,                               // of cuBLASLt
   kPartials, kResult,                                 // of sums
   kRowVector, kColumnVector, kLines,
   kStaged,  // and all that follow: copies of what lies in host memory

@@ -161,7 +161,7 @@ constexpr double GramNewtonSchulzFlops(int64_t rows, int64_t cols, int iteration
   return 3.0 * passes * l * s * s + (iterations + 3.0 * (iterations - passes)) * s * s * s;
 }
 
-// The same for the `rank` largest singular directions (cpu/top_k.h): fp32 products, and in double the bases and
+// The same for the `rank` largest singular directions (top_k.h): fp32 products, and in double the bases and
 // the eigenproblem of the block.
 struct TopKOperations {
   double products, small;

@@ -158,4 +158,23 @@ cudaError_t TransposedTimesVectors(cudaStream_t stream, int64_t items, int64_t r
   return BatchColumnSums(stream, items, rows, cols, term, out);
 }
 
+// A thread a product: there are many, and those of a warp read the same vector and neighbouring ones.
+cudaError_t InnerProducts(cudaStream_t stream, const Lines& lines, const float* values, double* products) {
+  const Lines v = lines;
+  return Loop(stream, v.count * v.count, [=] __device__(int64_t at) {
+    const int64_t i = at / v.count;
+    const int64_t j = at % v.count;
+    if (i > j) return;
+    const float* left = values + i * v.line_stride;
+    const float* right = values + j * v.line_stride;
+    double sum = 0.0;
+    for (int64_t k = 0; k < v.length; ++k) {
+      const double element = left[k * v.element_stride];
+      sum = sum + element * right[k * v.element_stride];
+    }
+    products[i * v.count + j] = sum;
+    products[j * v.count + i] = sum;
+  });
+}
+
 }  // namespace dmuon::kernels::cuda

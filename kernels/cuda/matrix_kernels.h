@@ -81,4 +81,12 @@ cudaError_t TimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64
 cudaError_t TransposedTimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x,
                                    const double* v, double* out);
 
+// Vectors of fp32.
+struct Lines {
+  int64_t count, length;
+  int64_t line_stride, element_stride;
+};
+// The inner product of each with each, count x count; each the sum of its terms from the first on.
+cudaError_t InnerProducts(cudaStream_t stream, const Lines& lines, const float* values, double* products);
+
 }  // namespace dmuon::kernels::cuda

@@ -12,6 +12,8 @@
 namespace dmuon::kernels::cuda {
 namespace {
 
+// Then all are forgotten, and chosen again as they were. Top-k has products of new sizes whenever its rank changes.
+constexpr size_t kMostPlans = 4096;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what NVIDIA advises for Hopper
 
 std::string Name(const char* call, const ProductKind& kind) {
@@ -108,6 +110,7 @@ Products::Plan* Products::PlanOf(Stream& stream, const ProductKind& kind) {
     made.descriptor = MakeDescriptor(stream, kind);
     made.one = MakeLayouts(stream, kind, {});
     ChooseAlgorithm(stream, made);
+    if (plans_.size() >= kMostPlans) plans_.clear();
     if (!stream.ok()) return nullptr;  // a plan that is not whole is not kept
     plan = plans_.emplace(kind, std::move(made)).first;
   }

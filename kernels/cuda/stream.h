@@ -33,6 +33,7 @@ enum class Slot : size_t {
   kWorkspace, kScalars,                               // of cuBLASLt
   kPartials, kResult,                                 // of sums
   kRowVector, kColumnVector, kLines,
+  kBlock, kSpan, kImage, kProducts, kLeft, kShort, kLong, kPolished,  // of top-k
   kStaged,  // and all that follow: copies of what lies in host memory
 };
 
@@ -71,16 +72,25 @@ class Stream {
   void Copy(void* to, const void* from, size_t bytes);
   // The same from host memory that need not live longer than the call.
   template <typename T>
-  void Upload(T* to, const std::vector<T>& from) {
-    Copy(to, from.data(), from.size() * sizeof(T));
+  void Upload(T* to, const T* from, size_t count) {
+    Copy(to, from, count * sizeof(T));
     Wait();
   }
-  // `count` values from the device, once all calls so far are done; zeros after an error.
+  template <typename T>
+  void Upload(T* to, const std::vector<T>& from) {
+    Upload(to, from.data(), from.size());
+  }
+  // `count` values from the device, once all calls so far are done; what lies at `to` stays after an error.
+  template <typename T>
+  void Download(T* to, const T* from, size_t count) {
+    Copy(to, from, count * sizeof(T));
+    Wait();
+  }
+  // The same; zeros after an error.
   template <typename T>
   std::vector<T> Read(const T* from, size_t count) {
     std::vector<T> values(count);
-    Copy(values.data(), from, count * sizeof(T));
-    Wait();
+    Download(values.data(), from, count);
     return values;
   }
 

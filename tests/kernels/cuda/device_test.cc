@@ -70,16 +70,16 @@ TEST_F(CudaTest, SpansInDeviceMemoryGiveTheBitsOfHostMemory) {
     for (const auto& tensor : tensors) shapes.push_back(tensor->Values());
     UnitState state = BindState(optimizer, 40, 72, weight.span(), shapes, 0);
     size_t i = 0;
-    for (auto* span : {&state.momentum, &state.second_moment, &state.column_moment, &state.slow_gradient}) {
+    for (auto* span : {&state.momentum, &state.second_moment, &state.column_moment, &state.slow_gradient, &state.basis}) {
       if (!span->empty()) *span = tensors[i++]->span();
     }
     Scratch scratch;
     for (uint32_t step = 0; step < 3; ++step) {
       const OnDevice gradient(Gaussian(40, 72, step).values);
-      const OnDevice update(std::vector<float>(optimizer.needs_whole_matrix() ? 40 * 72 : 0));
+      const OnDevice update(std::vector<float>(optimizer.needs_whole_matrix() ? UpdateSize(optimizer, 40, 72) : 0));
       if (optimizer.needs_whole_matrix()) {
         const MatrixView x = cuda_->Direction(optimizer, kHyper, 1.0, gradient.span(), state, update.span());
-        ASSERT_TRUE(cuda_->Orthogonalize(optimizer.newton_schulz, {}, x, scratch).ok());
+        ASSERT_TRUE(cuda_->OrthogonalizeDirection(optimizer, {}, x, state, update.span(), scratch).ok());
       }
       cuda_->Apply(optimizer, kHyper, 1.0, gradient.span(), update.span(), state);
     }

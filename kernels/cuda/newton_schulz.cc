@@ -50,17 +50,22 @@ class DeviceOperations final : public NewtonSchulzOperations {
         matrix_{x.items, x.items == 1 ? s_ * l_ : RoundUp(s_ * l_, kItemMultiple)},
         square_{x.items, x.items == 1 ? s_ * s_ : RoundUp(s_ * s_, kItemMultiple)}, stream_(stream) {}
 
-  // X <- factor * the caller's; it will be multiplied `passes` times before Finish. What has the factor 0 stays as it
-  // is.
-  void Start(const BatchFactors& factors, int passes) {
+  // Where X lies before `passes` products; after them it is in kMatrix.
+  void Place(int passes) {
     from_ = stream_.Get<float>(Slot::kMatrix, Room(matrix_));
     to_ = stream_.Get<float>(Slot::kOtherMatrix, Room(matrix_));
     if (passes % 2 != 0) std::swap(from_, to_);
+  }
+  // X <- factor * the caller's; it will be multiplied `passes` times before Finish. What has the factor 0 stays as it
+  // is.
+  void Start(const BatchFactors& factors, int passes) {
+    Place(passes);
     stream_.Do("Pad", [&](cudaStream_t on) { return Pad(on, padding_, matrix_, factors, x_.data, from_); });
   }
   // The caller's <- X.
   void Finish(const BatchFactors& factors) {
-    stream_.Do("Unpad", [&](cudaStream_t on) { return Unpad(on, padding_, matrix_, factors, from_, x_.data); });
+    const float* x = stream_.Get<float>(Slot::kMatrix, Room(matrix_));
+    stream_.Do("Unpad", [&](cudaStream_t on) { return Unpad(on, padding_, matrix_, factors, x, x_.data); });
   }
 
   // By columns a wide X is l x s, a tall one s x l.
@@ -94,8 +99,8 @@ class DeviceOperations final : public NewtonSchulzOperations {
   // The means stay on the device.
   void MultiplyMatrixAboutMean(Square square) override {
     const auto items = static_cast<size_t>(x_.items);
-    auto* partials = stream_.Get<double>(Slot::kPartials, items * kPartialStats);
-    auto* sums = stream_.Get<double>(Slot::kResult, items);
+    auto* partials = stream_.Get<double>(Slot::kMeanPartials, items * kPartialStats);
+    auto* sums = stream_.Get<double>(Slot::kMeans, items);
     auto* means = stream_.Get<ProductScalars>(Slot::kScalars, items);
     float* values = At(square);
     stream_.Do("TakeMeans",
@@ -177,6 +182,18 @@ class DeviceOperations final : public NewtonSchulzOperations {
   const void* rounded_matrix_ = nullptr;
 };
 
+// What the iterations depend on. Factors and the caller's memory are not among it: those come before and after.
+GraphKey KeyOf(const NewtonSchulz& newton_schulz, const Method& method, const MatrixBatch& x) {
+  static_assert(sizeof(Method) == 2, "all of it is in the key");
+  GraphKey key = {static_cast<double>(x.rows), static_cast<double>(x.cols), static_cast<double>(x.items),
+                  static_cast<double>(method.form), static_cast<double>(method.precision)};
+  for (int i = 0; i < newton_schulz.iterations; ++i) {
+    const Quintic q = newton_schulz.coefficients.at(i);
+    key.insert(key.end(), {q.a, q.b, q.c});
+  }
+  return key;
+}
+
 std::vector<GradientStats> Measure(const MatrixBatch& x, Stream& stream) {
   constexpr uint32_t kInfinity = 0x7f800000;
   const auto items = static_cast<size_t>(x.items);
@@ -257,8 +274,12 @@ void OrthogonalizeOnDevice(const NewtonSchulz& newton_schulz, const Method& meth
   }
   if (!any) return;
   DeviceOperations operations(method, x, stream);
-  operations.Start(factors, Passes(newton_schulz, method.form));
-  Iterate(newton_schulz, method.form, operations);
+  const int passes = Passes(newton_schulz, method.form);
+  operations.Start(factors, passes);
+  stream.Repeat(KeyOf(newton_schulz, method, x), [&] {
+    operations.Place(passes);
+    Iterate(newton_schulz, method.form, operations);
+  });
   operations.Finish(factors);
   const std::vector<GradientStats> after = Measure(x, stream);
   const bool gram = method.form == Form::kGram;

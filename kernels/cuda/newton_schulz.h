@@ -22,7 +22,7 @@ struct MatrixBatch {
   int64_t items;
 };
 
-// How many small matrices of this shape are worked on at one time: 1 from 2^22 elements on, and otherwise as many as
+// How many small matrices of this shape are worked on at one time: 1 beyond 2^22 elements, and otherwise as many as
 // fit into 512 MiB of device memory, at most 32.
 size_t DeviceBatchSize(const MatrixShape& shape);
 

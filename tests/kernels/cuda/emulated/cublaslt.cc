@@ -43,15 +43,15 @@ const void* Item(const void* data, const cublasLtMatrixLayoutOpaque_t& layout, i
 }
 
 struct Product {
-  const cublasLtMatmulDescOpaque_t& descriptor;
+  cublasLtMatmulDescOpaque_t descriptor;
   const void* a;
-  const cublasLtMatrixLayoutOpaque_t& a_layout;
+  cublasLtMatrixLayoutOpaque_t a_layout;
   const void* b;
-  const cublasLtMatrixLayoutOpaque_t& b_layout;
+  cublasLtMatrixLayoutOpaque_t b_layout;
   const float* c;
-  const cublasLtMatrixLayoutOpaque_t& c_layout;
+  cublasLtMatrixLayoutOpaque_t c_layout;
   float* d;
-  const cublasLtMatrixLayoutOpaque_t& d_layout;
+  cublasLtMatrixLayoutOpaque_t d_layout;
 };
 
 void Multiply(const Product& p, float alpha, float beta) {
@@ -164,18 +164,33 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t /*workspace_bytes*/,
-                              cudaStream_t /*stream*/) {
+                              cudaStream_t stream) {
   ++products;
   if (algorithm->id != 7 || !Aligned(workspace)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::vector<Product> items;
   for (int32_t item = 0; item < d_layout->batch; ++item) {
-    const void* left = Item(a, *a_layout, item);
-    const void* right = Item(b, *b_layout, item);
-    const void* base = Item(c, *c_layout, item);
-    void* out = const_cast<void*>(Item(d, *d_layout, item));
-    if (!Aligned(left) || !Aligned(right) || !Aligned(base) || !Aligned(out)) return CUBLAS_STATUS_INVALID_VALUE;
-    Multiply({*descriptor, left, *a_layout, right, *b_layout, static_cast<const float*>(base), *c_layout,
-              static_cast<float*>(out), *d_layout},
-             *static_cast<const float*>(alpha), *static_cast<const float*>(beta));
+    const Product product{*descriptor,
+                          Item(a, *a_layout, item),
+                          *a_layout,
+                          Item(b, *b_layout, item),
+                          *b_layout,
+                          static_cast<const float*>(Item(c, *c_layout, item)),
+                          *c_layout,
+                          static_cast<float*>(const_cast<void*>(Item(d, *d_layout, item))),
+                          *d_layout};
+    if (!Aligned(product.a) || !Aligned(product.b) || !Aligned(product.c) || !Aligned(product.d)) {
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    items.push_back(product);
   }
-  return CUBLAS_STATUS_SUCCESS;
+  // The host's scalars are read now, the device's when it is done.
+  const bool on_device = descriptor->scalars == CUBLASLT_POINTER_MODE_DEVICE;
+  const auto* alphas = static_cast<const float*>(alpha);
+  const auto* betas = static_cast<const float*>(beta);
+  const float now[] = {on_device ? 0.0F : *alphas, on_device ? 0.0F : *betas};
+  const cudaError_t error = dmuon::emulated::Issue(stream, [=, factor = now[0], share = now[1]] {
+    for (const Product& product : items) Multiply(product, on_device ? *alphas : factor, on_device ? *betas : share);
+    return cudaSuccess;
+  });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 PACKAGES=(
   build-essential cmake ninja-build pkg-config ccache git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
-  prometheus-cpp-dev libspdlog-dev libcli11-dev libssl-dev libgtest-dev libgmock-dev
+  prometheus-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libssl-dev libgtest-dev libgmock-dev
   libopenblas-openmp-dev libgloo-dev iproute2
 )
 # llvm: names in the reports of sanitizers.

@@ -129,10 +129,11 @@ inline double Scale(ScaleRule rule, int64_t rows, int64_t cols) {
 
 // Iteration `i` of the Gram form starts from the matrix anew.
 constexpr bool GramRestartsAt(int i) { return i % 3 == 2; }
-// How often the Gram form multiplies with the matrix: at restarts and at the end.
+// Before iteration `i` of so many, or after the last, it multiplies with the matrix.
+constexpr bool GramPassesAt(int i, int iterations) { return i == iterations || GramRestartsAt(i); }
 constexpr int GramPasses(int iterations) {
-  int passes = 1;
-  for (int i = 1; i < iterations; ++i) passes += GramRestartsAt(i) ? 1 : 0;
+  int passes = 0;
+  for (int i = 1; i <= iterations; ++i) passes += GramPassesAt(i, iterations) ? 1 : 0;
   return passes;
 }
 
@@ -159,6 +160,17 @@ constexpr double GramNewtonSchulzFlops(int64_t rows, int64_t cols, int iteration
   const double l = static_cast<double>(std::max(rows, cols));
   const int passes = GramPasses(iterations);
   return 3.0 * passes * l * s * s + (iterations + 3.0 * (iterations - passes)) * s * s * s;
+}
+
+// Of these, what a bf16 method leaves in fp32: of each iteration that no pass follows two products on the shorter side,
+// and a third where none follows the next one either.
+constexpr double GramFloat32Flops(int64_t rows, int64_t cols, int iterations) {
+  const double s = static_cast<double>(std::min(rows, cols));
+  int products = 0;
+  for (int i = 1; i < iterations; ++i) {
+    if (!GramPassesAt(i, iterations)) products += GramPassesAt(i + 1, iterations) ? 2 : 3;
+  }
+  return products * s * s * s;
 }
 
 // The same for the `rank` largest singular directions (top_k.h): fp32 products, and in double the bases and

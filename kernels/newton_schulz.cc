@@ -27,38 +27,68 @@ double Reciprocal(const NewtonSchulz& newton_schulz, double norm) {
   return 1.0 / norm;
 }
 
-void Standard(const NewtonSchulz& newton_schulz, Ops& ops) {
+void Standard(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) {
   for (int i = 0; i < newton_schulz.iterations; ++i) {
-    const Quintic q = newton_schulz.coefficients.at(i);
     ops.Gram(Ops::kGram);
-    ops.Multiply(Ops::kGram, Ops::kGram, q.c, q.b, Ops::kGram, Ops::kPoly);
-    ops.MultiplyMatrix(Ops::kPoly, q.a);
+    ops.MakePoly(newton_schulz.coefficients.at(i), precision);
+    ops.MultiplyMatrix(Ops::kPoly);
   }
 }
 
-void GramForm(const NewtonSchulz& newton_schulz, Ops& ops) {
+// Products of the Gram form on the smaller side. Rounding an operand leaves noise as large as the operand, and a
+// multiple of the identity needs no product: what is rounded is without its mean eigenvalue, which of all multiples
+// leaves the least.
+class GramSquares {
+ public:
+  GramSquares(Precision precision, Ops& ops) : precision_(precision), ops_(ops) {}
+
+  // kPoly = a I + b kGram + c kGram^2.
+  void MakePoly(const Quintic& q, bool rounded) {
+    if (rounded) Prepare(Ops::kGram);
+    ops_.MakePoly(q, In(rounded));
+    Prepare(Ops::kPoly);
+  }
+
+  // out = kPoly * square.
+  void TimesPoly(Ops::Square square, Ops::Square out, bool rounded) {
+    if (rounded) Prepare(square);
+    ops_.Multiply(Ops::kPoly, square, out, In(rounded));
+  }
+
+ private:
+  void Prepare(Ops::Square square) {
+    if (precision_ != Precision::kFloat32) ops_.TakeMeanEigenvalue(square);
+  }
+  [[nodiscard]] Precision In(bool rounded) const { return rounded ? precision_ : Precision::kFloat32; }
+
+  const Precision precision_;
+  Ops& ops_;
+};
+
+void GramForm(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) {
+  const auto passes_at = [&](int i) { return GramPassesAt(i, newton_schulz.iterations); };
+  GramSquares squares(precision, ops);
   Ops::Square factor = Ops::kFactor;
   Ops::Square next = Ops::kNext;
   bool fresh = true;  // nothing has been put into `factor` since the matrix moved
   for (int i = 0; i < newton_schulz.iterations; ++i) {
+    const bool last = passes_at(i + 1);
     if (fresh) ops.Gram(Ops::kGram);
-    const Quintic q = newton_schulz.coefficients.at(i);
-    ops.Multiply(Ops::kGram, Ops::kGram, q.c, q.b, Ops::kGram, Ops::kPoly);
+    squares.MakePoly(newton_schulz.coefficients.at(i), last);
     if (fresh) {
-      ops.AddIdentity(Ops::kPoly, q.a, factor);
+      ops.Copy(Ops::kPoly, factor);
     } else {
-      ops.Multiply(factor, Ops::kPoly, 1.0, q.a, factor, next);
+      squares.TimesPoly(factor, next, true);
       std::swap(factor, next);
     }
-    fresh = i + 1 == newton_schulz.iterations || GramRestartsAt(i + 1);
-    if (fresh) {
-      // A product reads the matrix rounded to the precision, and that noise grows in each singular direction by
-      // the square's eigenvalue there. So the mean eigenvalue is taken out of the product, to be multiplied with
-      // the matrix as it is: of all multiples of the identity, this one leaves the least noise.
-      ops.MultiplyMatrixAboutMean(factor);
+    fresh = last;
+    if (last) {
+      // Here the matrix is rounded, too, and its noise grows in each singular direction by the square's eigenvalue there.
+      ops.TakeMeanEigenvalue(factor);
+      ops.MultiplyMatrix(factor);
     } else {
-      ops.Multiply(Ops::kGram, Ops::kPoly, 1.0, q.a, Ops::kGram, next);
-      ops.Multiply(Ops::kPoly, next, 1.0, q.a, next, Ops::kGram);
+      squares.TimesPoly(Ops::kGram, next, false);
+      squares.TimesPoly(next, Ops::kGram, passes_at(i + 2));
     }
   }
 }
@@ -86,11 +116,11 @@ int Passes(const NewtonSchulz& newton_schulz, Form form) {
   return form == Form::kGram ? GramPasses(newton_schulz.iterations) : newton_schulz.iterations;
 }
 
-void Iterate(const NewtonSchulz& newton_schulz, Form form, Ops& ops) {
-  if (form == Form::kGram) {
-    GramForm(newton_schulz, ops);
+void Iterate(const NewtonSchulz& newton_schulz, const Method& method, Ops& ops) {
+  if (method.form == Form::kGram) {
+    GramForm(newton_schulz, method.precision, ops);
   } else {
-    Standard(newton_schulz, ops);
+    Standard(newton_schulz, method.precision, ops);
   }
 }
 
@@ -104,15 +134,15 @@ absl::Status CheckResult(Form form, bool sound, int64_t rows, int64_t cols) {
       absl::StrCat("Newton-Schulz of a finite ", rows, " x ", cols, " matrix gave a non-finite result"));
 }
 
-absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols,
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, const Method& method, int64_t rows, int64_t cols,
                              WholeNewtonSchulz& ops) {
   const absl::StatusOr<double> factor = StartFactor(newton_schulz, ops.Measure(), rows, cols);
   if (!factor.ok() || *factor == 0.0) return factor.status();
-  ops.Start(*factor, Passes(newton_schulz, form));
-  Iterate(newton_schulz, form, ops);
+  ops.Start(*factor, Passes(newton_schulz, method.form));
+  Iterate(newton_schulz, method, ops);
   ops.Finish();
-  const bool sound = form == Form::kGram ? ops.WithinBound(newton_schulz) : ops.Measure().finite;
-  return CheckResult(form, sound, rows, cols);
+  const bool sound = method.form == Form::kGram ? ops.WithinBound(newton_schulz) : ops.Measure().finite;
+  return CheckResult(method.form, sound, rows, cols);
 }
 
 }  // namespace dmuon::kernels

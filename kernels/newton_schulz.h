@@ -11,8 +11,9 @@
 // All of R, Z and Q are polynomials in the first R: symmetric, and they commute. So where the matrix is
 // not square, Gram does most of its work on the smaller side. Rounding makes R drift away from X X^T, and
 // Q amplifies what has drifted; hence restarts, after 2, 5, 8, ... iterations. (Dao-AILab,
-// "Gram Newton-Schulz", 2026.) In bf16 the products with X are; those of R, Z and Q stay fp32, without which
-// the small eigenvalues of R are noise, and the form diverges on many inputs.
+// "Gram Newton-Schulz", 2026.) In bf16 are the products with X, and those whose rounding no R is multiplied with
+// again: all with Q, R^2 of the last iteration before X moves, and the second product to the R of that. The others
+// stay fp32, without which the small eigenvalues of R are noise, and the form diverges on many inputs.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,9 @@ namespace dmuon::kernels {
 // One matrix X, rows x cols, and four symmetric matrices on its shorter side s, with the operations that the
 // iterations are made of; or a batch of matrices of one shape, each with its own. Nothing is returned, so results may
 // be asynchronous, and the operations may be recorded.
+//
+// A square is what is stored of it plus a multiple of the identity, its shift, which the operations keep: no product
+// needs that, and none rounds it.
 class NewtonSchulzOperations {
  public:
   enum Square : size_t { kGram, kPoly, kFactor, kNext };
@@ -33,16 +37,18 @@ class NewtonSchulzOperations {
 
   virtual ~NewtonSchulzOperations() = default;
 
-  // out = X X^T, or X^T X of a tall X: s x s.
+  // out = X X^T, or X^T X of a tall X: s x s, without a shift.
   virtual void Gram(Square out) = 0;
-  // out = alpha*left*right + beta*base. Left and right commute; out is none of the others.
-  virtual void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) = 0;
-  // to = from + value*I.
-  virtual void AddIdentity(Square from, double value, Square to) = 0;
-  // X <- (square + beta*I)*X, from the right for a tall X; square and X are rounded to the precision, beta*X is not.
-  virtual void MultiplyMatrix(Square square, double beta) = 0;
-  // The same of (square - mean*I) with beta = mean, that of the square's diagonal. The square is used up.
-  virtual void MultiplyMatrixAboutMean(Square square) = 0;
+  // The mean of the stored diagonal goes over into the shift.
+  virtual void TakeMeanEigenvalue(Square square) = 0;
+  // kPoly = a I + b kGram + c kGram^2, with kGram in `precision`. Of the shift of kPoly is all that needs no product.
+  virtual void MakePoly(const Quintic& q, Precision precision) = 0;
+  // out = left*right, with both in `precision`, without a shift. They commute; out is none of them.
+  virtual void Multiply(Square left, Square right, Square out, Precision precision) = 0;
+  // to = from, without a shift.
+  virtual void Copy(Square from, Square to) = 0;
+  // X <- square*X, from the right for a tall X; both are rounded to the precision, X times the shift is not.
+  virtual void MultiplyMatrix(Square square) = 0;
 };
 
 // What goes with the iterations of one matrix.
@@ -59,7 +65,7 @@ class WholeNewtonSchulz : public NewtonSchulzOperations {
 };
 
 // As Backend::Orthogonalize. `rows` and `cols` are those of the caller's matrix, at least 0.
-absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, Form form, int64_t rows, int64_t cols,
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, const Method& method, int64_t rows, int64_t cols,
                              WholeNewtonSchulz& operations);
 
 // Its parts, for a batch. What X is multiplied with at the start; 0 when it is zero, and stays as it is.
@@ -69,7 +75,7 @@ absl::StatusOr<double> StartFactor(const NewtonSchulz& newton_schulz, const Grad
 // How often X is multiplied.
 int Passes(const NewtonSchulz& newton_schulz, Form form);
 // From the start to the end, but for both.
-void Iterate(const NewtonSchulz& newton_schulz, Form form, NewtonSchulzOperations& operations);
+void Iterate(const NewtonSchulz& newton_schulz, const Method& method, NewtonSchulzOperations& operations);
 // `sound`: the result is finite, and WithinBound in the Gram form.
 absl::Status CheckResult(Form form, bool sound, int64_t rows, int64_t cols);
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -209,31 +210,55 @@ bool Attachment::AwaitParameter(size_t tensor, uint64_t step, std::chrono::nanos
   return word.Load() == ready;
 }
 
-absl::StatusOr<v1::StepResponse> Attachment::Step(v1::StepRequest& request) {
+// Repeats a call that the daemon may be asked again until it answers, through lost connections and lost peers.
+template <typename Call>
+auto Attachment::Persist(const Expected& expected, Call call) -> decltype(call(std::declval<Session&>())) {
   Deadline until = CallDeadline();  // of a recovery that an earlier call left undone
   while (true) {
     const bool recovering = !begun_;
-    if (recovering) DMUON_RETURN_IF_ERROR(Resume(request.step(), until));
-    request.set_generation(generation_);
-    auto response = session()->Step(request, CallDeadline());
-    if (IsConnectionLost(response.status())) DropSession();
+    if (recovering) DMUON_RETURN_IF_ERROR(Resume(expected, until));
+    auto response = call(*session());
     const bool lost = IsConnectionLost(response.status());
+    if (lost) DropSession();
     if (!lost && !IsPeerLost(response.status())) return response;
     if (lost && !recovering) until = CallDeadline();
     if (!Pause(until)) return response;
   }
 }
 
-absl::Status Attachment::Resume(uint64_t step, Deadline until) {
+absl::StatusOr<v1::StepResponse> Attachment::Step(v1::StepRequest& request) {
+  const uint64_t step = request.step();
+  return Persist({step - 1, step, absl::StrCat("step ", step, " was in flight")}, [&](Session& open) {
+    request.set_generation(generation_);
+    return open.Step(request, CallDeadline());
+  });
+}
+
+absl::StatusOr<v1::SaveResponse> Attachment::Save(v1::SaveRequest& request, uint64_t last_step, Deadline until) {
+  const std::string what = absl::StrCat("checkpoint ", request.name(), " of step ", request.step(), " was in flight");
+  return Persist({last_step, last_step, what}, [&](Session& open) {
+    request.set_generation(generation_);
+    return open.Save(request, until);
+  });
+}
+
+absl::StatusOr<v1::RestoreResponse> Attachment::Restore(v1::RestoreRequest& request) {
+  const std::string what = absl::StrCat("checkpoint ", request.name(), " was to be restored");
+  return Persist({0, std::numeric_limits<uint64_t>::max(), what}, [&](Session& open) {
+    request.set_generation(generation_);
+    return open.Restore(request, CallDeadline());
+  });
+}
+
+absl::Status Attachment::Resume(const Expected& expected, Deadline until) {
   DMUON_ASSIGN_OR_RETURN(const v1::BeginResponse begin, Begin(true, until));
   const uint64_t last = begin.last_step();
-  if (begin.resumed() && (last == step || last + 1 == step)) return absl::OkStatus();
+  if (begin.resumed() && last >= expected.first_step && last <= expected.last_step) return absl::OkStatus();
   begun_ = false;
   return wire::Error(
       absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
       absl::StrCat("daemon at ", endpoint_.address, " came back with job ", endpoint_.job_id,
-                   " at step ", last, ", ", begin.resumed() ? "with" : "without", " state; step ",
-                   step, " was in flight"));
+                   " at step ", last, ", ", begin.resumed() ? "with" : "without", " state; ", expected.what));
 }
 
 void Attachment::Close() {

@@ -17,6 +17,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -62,6 +63,13 @@ class Attachment {
   // Runs a step to its answer, through lost connections and lost peers. DATA_LOSS/STATE_LOST when the daemon came
   // back without the state of the step or of the one before.
   absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request);
+  // The same for a Save, of a job that stands at `last_step`; its answer is waited for until `until`, and the
+  // daemon may be silent for so long.
+  absl::StatusOr<v1::SaveResponse> Save(v1::SaveRequest& request, uint64_t last_step, Deadline until);
+  // The same for a Restore, whatever step the job stands at. STATE_LOST as well: begin first, then restore.
+  absl::StatusOr<v1::RestoreResponse> Restore(v1::RestoreRequest& request);
+  // Of a control call that begins now.
+  [[nodiscard]] Deadline CallDeadline() const { return Clock::now() + endpoint_.call_timeout; }
   // Ends the session in order, if there is one. Also after Cancel.
   void Close();
 
@@ -79,17 +87,25 @@ class Attachment {
   void Mark(std::span<const uint32_t> tensors, uint64_t step, wire::WordState state);
 
  private:
+  // Where a job must stand after a lost connection, and what then was going on, in words.
+  struct Expected {
+    uint64_t first_step = 0;
+    uint64_t last_step = 0;
+    std::string what;
+  };
+
   absl::Status Connect(Deadline until, Deadline taken_until);
   absl::StatusOr<v1::RegisterResponse> Attach(Deadline until);
   absl::StatusOr<v1::RegisterResponse> RegisterOnce(Session& session, Deadline until);
   absl::StatusOr<v1::BeginResponse> Begin(bool must_resume, Deadline until);
-  absl::Status Resume(uint64_t step, Deadline until);
+  template <typename Call>
+  auto Persist(const Expected& expected, Call call) -> decltype(call(std::declval<Session&>()));
+  absl::Status Resume(const Expected& expected, Deadline until);
   absl::Status Adopt(wire::Arena arena);
   std::shared_ptr<Session> session();
   void DropSession();
   bool Pause(Deadline until);
   v1::OpenRequest NextOpen();
-  Deadline CallDeadline() const { return Clock::now() + endpoint_.call_timeout; }
   std::span<std::byte> Piece(const wire::ArenaLayout::Piece& piece);
   std::byte* base();
 

@@ -262,6 +262,32 @@ dmuon_status_t dmuon_wait_params(dmuon_client* client, const uint32_t* tensors, 
   });
 }
 
+dmuon_status_t dmuon_save(dmuon_client* client, const char* name, int32_t timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(name, "name"));
+    return client->impl->Save(name, impl::ToTimeout(timeout_ms));
+  });
+}
+
+dmuon_status_t dmuon_wait_saved(dmuon_client* client, const char* name, int32_t timeout_ms) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(name, "name"));
+    return client->impl->WaitSaved(name, impl::ToTimeout(timeout_ms));
+  });
+}
+
+dmuon_status_t dmuon_restore(dmuon_client* client, const char* name, int32_t timeout_ms, uint64_t* last_step) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(name, "name"));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(last_step, "last_step"));
+    DMUON_ASSIGN_OR_RETURN(*last_step, client->impl->Restore(name, impl::ToTimeout(timeout_ms)));
+    return absl::OkStatus();
+  });
+}
+
 void dmuon_close(dmuon_client* client) {
   if (client == nullptr) return;
   Guarded([&]() -> absl::Status {

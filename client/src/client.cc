@@ -6,9 +6,11 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "wire/error.h"
 #include "wire/validate.h"
@@ -17,6 +19,8 @@ namespace dmuon::client {
 namespace {
 
 constexpr uint64_t kMaxStep = (uint64_t{1} << 62) - 1;  // a word keeps two bits for the state
+constexpr size_t kKnownSaves = 16;
+constexpr std::chrono::milliseconds kShortestWait{100};  // for a checkpoint
 constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;
 
 absl::Status NotReady(absl::string_view message) {
@@ -51,7 +55,7 @@ absl::Status CheckJob(const Endpoint& endpoint, const v1::JobSpec& job) {
                                            " ms must be >= 0 and call_timeout ",
                                            endpoint.call_timeout.count(), " ms > 0"));
   }
-  return absl::OkStatus();
+  return wire::ValidateSchedule(job.checkpoints());
 }
 
 }  // namespace
@@ -145,6 +149,7 @@ absl::StatusOr<v1::BeginResponse> Client::Begin(Timeout timeout) {
   DMUON_RETURN_IF_ERROR(Await("dmuon_begin", timeout));
   begun_ = true;
   answered_step_ = 0;
+  last_step_ = begun_response_.last_step();
   return begun_response_;
 }
 
@@ -171,9 +176,9 @@ absl::Status Client::Submit(std::span<const uint32_t> tensors, uint64_t step,
   for (const uint32_t tensor : tensors) DMUON_RETURN_IF_ERROR(CheckTensor(tensor));
   DMUON_RETURN_IF_ERROR(CheckStep(step));
   {
-    // The marks of a step in flight are what a recovery resubmits.
+    // The marks of a step in flight are what a recovery resubmits; a restore clears them.
     wire::MutexLock lock(mu_);
-    if (operation_ == Operation::kStep) return RequireIdle("dmuon_submit");
+    if (operation_ == Operation::kStep || operation_ == Operation::kRestore) return RequireIdle("dmuon_submit");
   }
   attachment_.Mark(tensors, step, state);
   return absl::OkStatus();
@@ -181,8 +186,7 @@ absl::Status Client::Submit(std::span<const uint32_t> tensors, uint64_t step,
 
 absl::Status Client::ExpectGradients(uint64_t step) {
   wire::MutexLock lock(mu_);
-  DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_expect_gradients"));
-  if (!begun_) return NotReady("dmuon_begin comes before dmuon_expect_gradients");
+  DMUON_RETURN_IF_ERROR(RequireBegun("dmuon_expect_gradients"));
   DMUON_RETURN_IF_ERROR(CheckStep(step));
   attachment_.ExpectGradients(step);
   return absl::OkStatus();
@@ -264,17 +268,83 @@ absl::StatusOr<v1::StepResponse> Client::Wait(uint64_t step, Timeout timeout) {
   waited_ += Clock::now() - began;
   if (status.ok()) {
     wanted_step_ = 0;
-    answered_step_ = step;
+    answered_step_ = last_step_ = step;
     return step_response_;
   }
   // The daemon gave up on somebody, not on us: the step goes on when the caller comes back.
   const bool retry = status.code() == absl::StatusCode::kDeadlineExceeded || IsPeerLost(status);
   wanted_step_ = retry ? step : 0;
-  const v1::ErrorReason reason = wire::ReasonOf(status);
-  if (reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_STALE_GENERATION) {
-    begun_ = false;
-  }
+  Heed(status);
   return status;
+}
+
+void Client::Heed(const absl::Status& status) {
+  const v1::ErrorReason reason = wire::ReasonOf(status);
+  if (reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_STALE_GENERATION) begun_ = false;
+}
+
+absl::Status Client::Save(const std::string& name, Timeout timeout) {
+  DMUON_RETURN_IF_ERROR(wire::ValidateCheckpointName(name));
+  wire::MutexLock lock(mu_);
+  if (operation_ != Operation::kSave || checkpoint_ != name) {
+    DMUON_RETURN_IF_ERROR(RequireBetweenSteps("dmuon_save"));
+    PostSave(Operation::kSave, name, last_step_, attachment_.CallDeadline());
+  }
+  const absl::Status status = Await("dmuon_save", timeout);
+  Heed(status);
+  if (!status.ok()) return status;
+  std::erase_if(saves_, [&](const auto& save) { return save.first == name; });
+  saves_.emplace_back(name, last_step_);
+  if (saves_.size() > kKnownSaves) saves_.pop_front();
+  return status;
+}
+
+absl::Status Client::WaitSaved(const std::string& name, Timeout timeout) {
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(RequireBetweenSteps("dmuon_wait_saved"));
+  const auto save = std::ranges::find(saves_, name, &std::pair<std::string, uint64_t>::first);
+  if (save == saves_.end()) {
+    return NotReady(absl::StrCat("checkpoint '", absl::CEscape(name), "' is none of the last ", kKnownSaves,
+                                 " of which dmuon_save was DMUON_OK"));
+  }
+  const uint64_t step = save->second;
+  // One round trip at least, and no longer than other calls.
+  const Deadline until = std::min(std::max(DeadlineOf(timeout), Clock::now() + kShortestWait), attachment_.CallDeadline());
+  PostSave(Operation::kWaitSaved, name, step, until);
+  absl::Status status = Await("dmuon_wait_saved", std::nullopt);
+  Heed(status);
+  if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
+  return absl::DeadlineExceededError(absl::StrCat("checkpoint ", name, " of step ", step, " of job ", endpoint_.job_id,
+                                                  " does not exist yet, dmuon_wait_saved may be called again: ",
+                                                  status.message()));
+}
+
+absl::StatusOr<uint64_t> Client::Restore(const std::string& name, Timeout timeout) {
+  DMUON_RETURN_IF_ERROR(wire::ValidateCheckpointName(name));
+  wire::MutexLock lock(mu_);
+  if (operation_ != Operation::kRestore || checkpoint_ != name) {
+    DMUON_RETURN_IF_ERROR(RequireBegun("dmuon_restore"));
+    wanted_step_ = answered_step_ = 0;
+    row_factors_.clear();
+    checkpoint_ = name;
+    restore_request_.set_name(name);
+    Post(Operation::kRestore);
+  }
+  const absl::Status status = Await("dmuon_restore", timeout);
+  Heed(status);
+  if (!status.ok()) return status;
+  last_step_ = restore_response_.last_step();
+  return last_step_;
+}
+
+void Client::PostSave(Operation operation, const std::string& name, uint64_t step, Deadline until) {
+  checkpoint_ = name;
+  save_request_.set_name(name);
+  save_request_.set_step(step);
+  save_request_.set_wait(operation == Operation::kWaitSaved);
+  save_last_step_ = last_step_;
+  save_until_ = until;
+  Post(operation);
 }
 
 void Client::Post(Operation operation) {
@@ -308,18 +378,38 @@ void Client::Land(Deadline until) {
 }
 
 absl::Status Client::RequireIdle(absl::string_view verb) {
+  const auto unanswered = [&](absl::string_view what) {
+    return NotReady(absl::StrCat(verb, " while ", what, " is unanswered: call that again"));
+  };
   switch (operation_) {
     case Operation::kNone:
       return absl::OkStatus();
     case Operation::kRegister:
-      return NotReady(absl::StrCat(verb, " while dmuon_register is unanswered: call that again"));
+      return unanswered("dmuon_register");
     case Operation::kBegin:
-      return NotReady(absl::StrCat(verb, " while dmuon_begin is unanswered: call that again"));
+      return unanswered("dmuon_begin");
     case Operation::kStep:
       return NotReady(
           absl::StrCat(verb, " while step ", step_, " is in flight: dmuon_wait for it"));
+    case Operation::kSave:
+      return unanswered(absl::StrCat("dmuon_save of ", checkpoint_));
+    case Operation::kWaitSaved:
+      return unanswered(absl::StrCat("dmuon_wait_saved of ", checkpoint_));
+    case Operation::kRestore:
+      return unanswered(absl::StrCat("dmuon_restore of ", checkpoint_));
   }
   return absl::InternalError("unknown operation");
+}
+
+absl::Status Client::RequireBegun(absl::string_view verb) {
+  DMUON_RETURN_IF_ERROR(RequireIdle(verb));
+  return begun_ ? absl::OkStatus() : NotReady(absl::StrCat("dmuon_begin comes before ", verb));
+}
+
+absl::Status Client::RequireBetweenSteps(absl::string_view verb) {
+  DMUON_RETURN_IF_ERROR(RequireBegun(verb));
+  if (wanted_step_ == 0) return absl::OkStatus();
+  return NotReady(absl::StrCat(verb, " while step ", wanted_step_, " is unanswered: dmuon_wait for it"));
 }
 
 absl::Status Client::TooLate(absl::string_view verb, std::chrono::milliseconds timeout) const {
@@ -376,6 +466,13 @@ absl::Status Client::Execute(Operation operation) {
     }
     case Operation::kStep: {
       DMUON_ASSIGN_OR_RETURN(step_response_, attachment_.Step(step_request_));
+      return absl::OkStatus();
+    }
+    case Operation::kSave:
+    case Operation::kWaitSaved:
+      return attachment_.Save(save_request_, save_last_step_, save_until_).status();
+    case Operation::kRestore: {
+      DMUON_ASSIGN_OR_RETURN(restore_response_, attachment_.Restore(restore_request_));
       return absl::OkStatus();
     }
     case Operation::kNone:

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A training worker's client: the order of calls, local checks, and waiting with timeouts. One
-// thread of its own runs the blocking operations (register, begin, step) one after the other; the
+// thread of its own runs the blocking operations (register, begin, step, save, restore) one after the other; the
 // trainer's thread posts one and waits for it as long as it likes. A timeout leaves the operation
 // running; the same call again picks it up.
 //
@@ -12,10 +12,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,8 +66,17 @@ class Client {
   // any other error it is over, and may be started again. Answers again for the step answered last.
   absl::StatusOr<v1::StepResponse> Wait(uint64_t step, Timeout timeout);
 
+  // Makes a checkpoint of the last applied step: OK when this node's state has been copied.
+  absl::Status Save(const std::string& name, Timeout timeout);
+  // Until a checkpoint of which Save was OK exists, or the service says why it does not. Unlike the others it
+  // leaves nothing running: each call asks anew, and no longer than the call timeout.
+  absl::Status WaitSaved(const std::string& name, Timeout timeout);
+  // Puts a checkpoint in place of the job's state; the step that it is of. Steps of before are forgotten, also
+  // when it fails.
+  absl::StatusOr<uint64_t> Restore(const std::string& name, Timeout timeout);
+
  private:
-  enum class Operation { kNone, kRegister, kBegin, kStep };
+  enum class Operation { kNone, kRegister, kBegin, kStep, kSave, kWaitSaved, kRestore };
 
   Client(Endpoint endpoint, v1::JobSpec job);
   void Start();
@@ -79,6 +91,12 @@ class Client {
   absl::Status TooLate(absl::string_view verb, std::chrono::milliseconds timeout) const;
   void Land(Deadline until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status RequireIdle(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RequireBegun(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status RequireBetweenSteps(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PostSave(Operation operation, const std::string& name, uint64_t step, Deadline until)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What an error of the daemon says about the session.
+  void Heed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Await(absl::string_view verb, Timeout timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The caller's until an operation is posted and again when it is picked up; the client thread's
@@ -92,6 +110,11 @@ class Client {
   v1::RegisterResponse registered_response_;
   v1::BeginResponse begun_response_;
   v1::StepResponse step_response_;
+  v1::SaveRequest save_request_;
+  uint64_t save_last_step_ = 0;  // of the job
+  Deadline save_until_;
+  v1::RestoreRequest restore_request_;
+  v1::RestoreResponse restore_response_;
 
   wire::Mutex mu_;
   wire::CondVar changed_;
@@ -110,6 +133,10 @@ class Client {
   std::chrono::nanoseconds waited_ ABSL_GUARDED_BY(mu_){};  // for parameters, since the last Step
   std::vector<v1::RowFactors> row_factors_ ABSL_GUARDED_BY(mu_);  // of the next Step
   uint64_t answered_step_ ABSL_GUARDED_BY(mu_) = 0;  // step_response_ is its answer
+  uint64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;      // that is known to be applied
+  std::string checkpoint_ ABSL_GUARDED_BY(mu_);      // of the last Save, WaitSaved or Restore
+  // The last kKnownSaves of which Save was OK, oldest first: name and step.
+  std::deque<std::pair<std::string, uint64_t>> saves_ ABSL_GUARDED_BY(mu_);
 
   Attachment attachment_;
   std::thread thread_;

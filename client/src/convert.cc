@@ -176,6 +176,8 @@ dmuon_status_t CodeOfReason(v1::ErrorReason reason) {
       return DMUON_NUMERICAL;
     case v1::ERROR_REASON_PEER_LOST:
       return DMUON_PEER_LOST;
+    case v1::ERROR_REASON_CHECKPOINT:
+      return DMUON_CHECKPOINT;
     default:
       return DMUON_INTERNAL;
   }
@@ -218,6 +220,13 @@ absl::StatusOr<OpenArguments> FromC(const dmuon_config& config) {
   arguments.job.set_max_grad_norm(config.max_grad_norm);
   arguments.job.set_missing_gradient(missing);
   arguments.job.set_autotune(autotune);
+  // How many stay says nothing where none are made.
+  if (config.checkpoint_every_steps != 0 || config.checkpoint_every_seconds != 0.0) {
+    v1::CheckpointSchedule& schedule = *arguments.job.mutable_checkpoints();
+    schedule.set_every_steps(config.checkpoint_every_steps);
+    schedule.set_every_seconds(config.checkpoint_every_seconds);
+    schedule.set_keep(config.checkpoint_keep);
+  }
   return arguments;
 }
 
@@ -329,9 +338,10 @@ const char* NameOf(int32_t status) {
                                            "DMUON_NUMERICAL",
                                            "DMUON_INTERNAL",
                                            "DMUON_REATTACHED",
-                                           "DMUON_PEER_LOST"};
-  static_assert(std::size(kNames) == DMUON_PEER_LOST + 1);
-  if (status < 0 || status > DMUON_PEER_LOST) return "DMUON_UNKNOWN_STATUS";
+                                           "DMUON_PEER_LOST",
+                                           "DMUON_CHECKPOINT"};
+  static_assert(std::size(kNames) == DMUON_CHECKPOINT + 1);
+  if (status < 0 || status > DMUON_CHECKPOINT) return "DMUON_UNKNOWN_STATUS";
   return kNames[status];
 }
 

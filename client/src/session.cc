@@ -79,6 +79,16 @@ class RpcSession : public Session {
     return Invoke("Step", &Stub::Step, request, deadline);
   }
 
+  absl::StatusOr<v1::SaveResponse> Save(v1::SaveRequest& request, Deadline deadline) override {
+    request.set_session_id(id_);
+    return Invoke("Save", &Stub::Save, request, deadline);
+  }
+
+  absl::StatusOr<v1::RestoreResponse> Restore(v1::RestoreRequest& request, Deadline deadline) override {
+    request.set_session_id(id_);
+    return Invoke("Restore", &Stub::Restore, request, deadline);
+  }
+
   bool Ring(v1::StepRequest& request, Deadline deadline) override {
     request.set_session_id(id_);
     wire::ChannelFrame frame;

@@ -45,6 +45,8 @@ class Session {
                                                         Deadline deadline) = 0;
   virtual absl::StatusOr<v1::BeginResponse> Begin(v1::BeginRequest request, Deadline deadline) = 0;
   virtual absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request, Deadline deadline) = 0;
+  virtual absl::StatusOr<v1::SaveResponse> Save(v1::SaveRequest& request, Deadline deadline) = 0;
+  virtual absl::StatusOr<v1::RestoreResponse> Restore(v1::RestoreRequest& request, Deadline deadline) = 0;
   virtual absl::Status Close(Deadline deadline) = 0;
 
   // The arena that follows an answered Register, checked against the layout.

@@ -43,6 +43,9 @@ class CoordinatorLink {
   virtual absl::StatusOr<std::optional<std::string>> GetKey(v1::Meeting meeting,
                                                             const std::string& key) = 0;
 
+  // As dmuon.v1.CoordinatorService.ReportPart says; `request.node` is filled in. Does not wait for other nodes.
+  virtual absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) = 0;
+
   // "standalone" or the coordinator's address.
   [[nodiscard]] virtual std::string address() const = 0;
 };

@@ -43,7 +43,14 @@ const Buckets& RpcBuckets() {
   return buckets;
 }
 
+// Checkpoints: what a disk takes for megabytes to hundreds of gigabytes.
+const Buckets& CheckpointBuckets() {
+  static const Buckets buckets = {0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600};
+  return buckets;
+}
+
 const Buckets& BucketsOf(MetricId id) {
+  if (id == MetricId::kCheckpointDuration) return CheckpointBuckets();
   return id == MetricId::kRpcServerDuration ? RpcBuckets() : StepBuckets();
 }
 

@@ -431,46 +431,4 @@ void Coordinator::EndReleased(Outcome& outcome) {
   }
 }
 
-absl::Status Coordinator::CheckMeeting(const v1::Meeting& meeting) const {
-  DMUON_RETURN_IF_ERROR(CheckMember(meeting.node()));
-  const auto job = jobs_.find(meeting.job_id());
-  if (job == jobs_.end() || !job->second.plan.has_value()) {
-    return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
-                       absl::StrCat("job '", meeting.job_id(), "' is not planned"));
-  }
-  if (job->second.plan->generation() != meeting.generation()) {
-    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STALE_GENERATION,
-                       absl::StrCat("generation ", meeting.generation(), " of job '",
-                                    meeting.job_id(), "'; current is ",
-                                    job->second.plan->generation()));
-  }
-  return absl::OkStatus();
-}
-
-Outcome Coordinator::NextAttempt(const v1::Meeting& meeting, uint64_t& attempt) {
-  if (absl::Status status = CheckMeeting(meeting); !status.ok()) return Fail(std::move(status));
-  Outcome outcome;
-  Job& job = jobs_.at(meeting.job_id());
-  const uint64_t former = job.meeting_point.attempt();
-  attempt = job.meeting_point.NextAttempt(meeting.attempt());
-  if (attempt == former) return outcome;
-  for (const std::string& node : job.plan->nodes()) {
-    if (node != meeting.node().node_id()) outcome.outgoing.push_back({node, job.CallEvent()});
-  }
-  return outcome;
-}
-
-absl::Status Coordinator::SetKey(const v1::SetKeyRequest& request) {
-  DMUON_RETURN_IF_ERROR(CheckMeeting(request.meeting()));
-  return jobs_.at(request.meeting().job_id())
-      .meeting_point.Set(request.meeting().attempt(), request.key(), request.value());
-}
-
-absl::StatusOr<std::optional<std::string>> Coordinator::GetKey(
-    const v1::GetKeyRequest& request) const {
-  DMUON_RETURN_IF_ERROR(CheckMeeting(request.meeting()));
-  return jobs_.at(request.meeting().job_id())
-      .meeting_point.Get(request.meeting().attempt(), request.key());
-}
-
 }  // namespace dmuon::coordinator

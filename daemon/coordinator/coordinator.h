@@ -28,6 +28,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/coordinator/meeting_point.h"
+#include "daemon/coordinator/part_board.h"
 #include "dmuon/v1/coordinator.pb.h"
 #include "wire/validate.h"
 
@@ -88,6 +89,9 @@ class Coordinator {
   // nullopt: nobody has set it yet.
   [[nodiscard]] absl::StatusOr<std::optional<std::string>> GetKey(
       const v1::GetKeyRequest& request) const;
+  // Where a checkpoint of a planned job stands, with what this node says of its part: see part_board.h. Errors as of
+  // a meeting.
+  Outcome ReportPart(const v1::ReportPartRequest& request, v1::ReportPartResponse& response);
   // Drops members whose lease has run out.
   Outcome Tick(absl::Time now);
 
@@ -126,6 +130,7 @@ class Coordinator {
     std::optional<v1::Plan> plan;
     std::map<std::string, v1::Routes> routes;  // by node id; only of a plan that was made here
     MeetingPoint meeting_point;
+    PartBoard parts;  // of checkpoints
     std::set<std::string> released;  // nodes whose workers have left in order
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
@@ -140,6 +145,7 @@ class Coordinator {
   using Jobs = std::map<std::string, Job>;
 
   absl::Status CheckMember(const v1::NodeIdentity& node) const;
+  absl::Status CheckPlanned(const v1::NodeIdentity& node, const std::string& job_id, uint64_t generation) const;
   absl::Status CheckMeeting(const v1::Meeting& meeting) const;
   // Forgets what the process before this one took with it.
   void DropLost(const v1::JoinRequest& request, Outcome& outcome);

@@ -128,6 +128,13 @@ absl::StatusOr<std::optional<std::string>> Host::GetKey(const v1::GetKeyRequest&
   return core_.GetKey(request);
 }
 
+absl::StatusOr<v1::ReportPartResponse> Host::ReportPart(const v1::ReportPartRequest& request) {
+  v1::ReportPartResponse response;
+  DMUON_RETURN_IF_ERROR(
+      Run([&](Coordinator& core, absl::Time) { return core.ReportPart(request, response); }));
+  return response;
+}
+
 void Host::Tick() {
   // Ticking has no caller to answer.
   Run([](Coordinator& core, absl::Time now) { return core.Tick(now); }).IgnoreError();

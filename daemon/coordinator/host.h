@@ -53,6 +53,7 @@ class Host {
   absl::StatusOr<uint64_t> NextAttempt(const v1::Meeting& meeting);
   absl::Status SetKey(const v1::SetKeyRequest& request);
   absl::StatusOr<std::optional<std::string>> GetKey(const v1::GetKeyRequest& request);
+  absl::StatusOr<v1::ReportPartResponse> ReportPart(const v1::ReportPartRequest& request);
   v1::GetClusterStatusResponse GetClusterStatus();
   absl::StatusOr<v1::GetPlanResponse> GetPlan(const v1::GetPlanRequest& request);
 

@@ -91,6 +91,11 @@ class LocalLink final : public CoordinatorLink {
     return host_->GetKey(request);
   }
 
+  absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
+    DMUON_RETURN_IF_ERROR(Identify(*request.mutable_node()));
+    return host_->ReportPart(request);
+  }
+
   [[nodiscard]] std::string address() const override { return "standalone"; }
 
  private:

@@ -192,6 +192,11 @@ class ServiceImpl final : public Service, public v1::CoordinatorService::Callbac
       return absl::OkStatus();
     });
   }
+  grpc::ServerUnaryReactor* ReportPart(grpc::CallbackServerContext* context,
+                                       const v1::ReportPartRequest* request,
+                                       v1::ReportPartResponse* response) override {
+    return Answer(context, [&] { return Assign(host_->ReportPart(*request), response); });
+  }
   grpc::ServerUnaryReactor* GetClusterStatus(grpc::CallbackServerContext* context,
                                              const v1::GetClusterStatusRequest*,
                                              v1::GetClusterStatusResponse* response) override {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "dmuon/v1/checkpoint.pb.h"
 #include "dmuon/v1/coordinator.pb.h"
 #include "dmuon/v1/node.pb.h"
 
@@ -31,12 +32,17 @@ class Connection {
   absl::StatusOr<v1::GetKernelsResponse> Kernels();
   // NOT_FOUND when the coordinator does not know the job.
   absl::StatusOr<v1::GetPlanResponse> Plan(const std::string& job_id);
+  // As their namesakes in dmuon.v1.CheckpointService; FAILED_PRECONDITION when there is no node at the address. An
+  // empty job: of all.
+  absl::StatusOr<v1::ListCheckpointsResponse> Checkpoints(const std::string& job_id);
+  absl::StatusOr<v1::GetCheckpointResponse> Checkpoint(const std::string& job_id, const std::string& name);
+  absl::StatusOr<v1::VerifyCheckpointResponse> VerifyCheckpoint(const std::string& job_id, const std::string& name);
+  absl::StatusOr<v1::SaveJobResponse> SaveJob(const std::string& job_id, const std::string& name);
+  absl::StatusOr<v1::DeleteCheckpointResponse> DeleteCheckpoint(const std::string& job_id, const std::string& name);
 
  private:
   struct Stubs;
 
-  const std::string address_;
-  const absl::Duration timeout_;
   const std::unique_ptr<Stubs> stubs_;
 };
 

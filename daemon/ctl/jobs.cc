@@ -9,6 +9,20 @@
 namespace dmuon::ctl {
 namespace {
 
+// A table behind that of the jobs; nothing where no job has saved, saves, or failed to.
+std::string CheckpointsOf(const v1::GetNodeStatusResponse& node) {
+  Table table({{"job"}, {"checkpoint"}, {"step", Align::kRight}, {"age", Align::kRight}, {"writing"}, {"last failure"}});
+  for (const v1::NodeJobStatus& job : node.jobs()) {
+    const v1::CheckpointStatus& last = job.checkpoint();
+    const bool exists = !last.name().empty();
+    if (!exists && last.progress().empty() && last.error().empty()) continue;
+    table.Add({job.job_id(), exists ? last.name() : "-", exists ? absl::StrCat(last.step()) : "-",
+               exists ? SecondsText(last.age_seconds()) : "-", last.progress().empty() ? "-" : last.progress(),
+               last.error().empty() ? "-" : last.error()});
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.Text());
+}
+
 std::string NodeJobsText(const v1::GetNodeStatusResponse& node) {
   if (node.jobs().empty()) return absl::StrCat("node ", node.node_id(), " holds no job\n");
   Table table({{"job"},
@@ -28,7 +42,7 @@ std::string NodeJobsText(const v1::GetNodeStatusResponse& node) {
                absl::StrCat(job.newton_schulz_calls()), BytesText(job.state_bytes()),
                BytesText(job.arena_bytes()), job.state()});
   }
-  return absl::StrCat("on node ", node.node_id(), "\n", table.Text());
+  return absl::StrCat("on node ", node.node_id(), "\n", table.Text(), CheckpointsOf(node));
 }
 
 std::string ClusterJobsText(const v1::GetClusterStatusResponse& cluster) {

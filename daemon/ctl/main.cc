@@ -21,14 +21,17 @@
 namespace dmuon::ctl {
 namespace {
 
-constexpr double kMaxTimeoutSeconds = 3600;
+constexpr double kMaxTimeoutSeconds = 86'400;
+constexpr double kTimeoutSeconds = 5;
+constexpr double kLongTimeoutSeconds = 600;  // of verbs that write or read whole checkpoints
 
 struct Flags {
   std::string address = wire::DefaultAddress();
-  double timeout_seconds = 5;
+  std::optional<double> timeout_seconds;
   bool json = false;
   bool explain = false;
   std::string job_id;
+  std::string checkpoint;
 };
 
 // What the two services of the address say.
@@ -79,11 +82,47 @@ absl::StatusOr<std::string> Version(Connection& connection, const Flags& flags) 
                                                     : std::string(node.status().message())));
 }
 
-using Verb = absl::StatusOr<std::string> (*)(Connection&, const Flags&);
+absl::StatusOr<std::string> ListCheckpoints(Connection& connection, const Flags& flags) {
+  DMUON_ASSIGN_OR_RETURN(const auto list, connection.Checkpoints(flags.job_id));
+  return flags.json ? ToJson(list) + "\n" : CheckpointsText(list);
+}
 
-int Run(Verb verb, const Flags& flags) {
-  Connection connection(flags.address, absl::Seconds(flags.timeout_seconds));
-  const absl::StatusOr<std::string> text = verb(connection, flags);
+absl::StatusOr<std::string> ShowCheckpoint(Connection& connection, const Flags& flags) {
+  DMUON_ASSIGN_OR_RETURN(const auto checkpoint, connection.Checkpoint(flags.job_id, flags.checkpoint));
+  return flags.json ? ToJson(checkpoint) + "\n" : CheckpointText(checkpoint);
+}
+
+absl::StatusOr<std::string> VerifyCheckpoint(Connection& connection, const Flags& flags) {
+  DMUON_ASSIGN_OR_RETURN(const auto verified, connection.VerifyCheckpoint(flags.job_id, flags.checkpoint));
+  return flags.json ? ToJson(verified) + "\n" : VerifiedText(flags.job_id, flags.checkpoint, verified);
+}
+
+absl::StatusOr<std::string> SaveCheckpoint(Connection& connection, const Flags& flags) {
+  DMUON_ASSIGN_OR_RETURN(const auto saved, connection.SaveJob(flags.job_id, flags.checkpoint));
+  return flags.json ? ToJson(saved) + "\n" : SavedText(flags.job_id, flags.checkpoint, saved);
+}
+
+// Looks first, so that it can say what is gone. A manifest that cannot be read is not listed, and may still go.
+absl::StatusOr<std::string> DeleteCheckpoint(Connection& connection, const Flags& flags) {
+  DMUON_ASSIGN_OR_RETURN(const auto list, connection.Checkpoints(flags.job_id));
+  std::optional<v1::ListedCheckpoint> removed;
+  for (const v1::ListedCheckpoint& listed : list.checkpoints()) {
+    if (listed.checkpoint().name() == flags.checkpoint) removed = listed;
+  }
+  DMUON_RETURN_IF_ERROR(connection.DeleteCheckpoint(flags.job_id, flags.checkpoint).status());
+  return flags.json ? ToJson(removed.value_or(v1::ListedCheckpoint())) + "\n"
+                    : DeletedText(flags.job_id, flags.checkpoint, removed);
+}
+
+struct Verb {
+  absl::StatusOr<std::string> (*run)(Connection&, const Flags&) = nullptr;
+  double timeout_seconds = kTimeoutSeconds;
+};
+
+int Run(const Verb& verb, const Flags& flags) {
+  const double timeout = flags.timeout_seconds.value_or(verb.timeout_seconds);
+  Connection connection(flags.address, absl::Seconds(timeout));
+  const absl::StatusOr<std::string> text = verb.run(connection, flags);
   if (!text.ok()) {
     std::cerr << "dmuonctl: " << text.status().message() << "\n";
     return 1;
@@ -98,9 +137,10 @@ void AddFlags(CLI::App& app, Flags& flags) {
                  "unix socket")
       ->capture_default_str();
   app.add_flag("--json", flags.json, "JSON for programs, with the field names of dmuon.v1");
-  app.add_option("--timeout", flags.timeout_seconds, "Seconds that a call may take")
-      ->check(CLI::Range(0.001, kMaxTimeoutSeconds))
-      ->capture_default_str();
+  app.add_option("--timeout", flags.timeout_seconds,
+                 absl::StrCat("Seconds that a call may take; default: ", kTimeoutSeconds,
+                              ", but of checkpoint save and verify ", kLongTimeoutSeconds))
+      ->check(CLI::Range(0.001, kMaxTimeoutSeconds));
   app.fallthrough();
   app.require_subcommand(1);
   app.footer(
@@ -110,27 +150,71 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "  dmuonctl plan demo                   who owns what, and how even the work is\n"
       "  dmuonctl kernels                     what was measured, and which method is the fastest\n"
       "  dmuonctl plan demo --json | jq '.plan.units | length'\n"
+      "  dmuonctl checkpoint list             what could be restored, and which files of it are missing here\n"
+      "  dmuonctl checkpoint save demo best   saves job demo as it is, under the name best; waits until that exists\n"
       "Exit codes: 0; 1 for an error, which is on stderr; 2 for wrong usage.");
+}
+
+// Verbs of `parent`, each of which sets `chosen`.
+class Verbs {
+ public:
+  Verbs(CLI::App* parent, Flags* flags, Verb* chosen) : parent_(parent), flags_(flags), chosen_(chosen) {}
+
+  CLI::App* Add(const char* name, const char* help, Verb verb) const {
+    CLI::App* const sub = parent_->add_subcommand(name, help);
+    sub->callback([chosen = chosen_, verb] { *chosen = verb; });
+    return sub;
+  }
+  CLI::Option* AddJob(CLI::App* verb) const {
+    return verb->add_option("JOB", flags_->job_id, "Id of the job, as `dmuonctl jobs` shows it");
+  }
+  void AddOfCheckpoint(const char* name, const char* help, Verb verb) const {
+    CLI::App* const sub = Add(name, help, verb);
+    AddJob(sub)->required();
+    sub->add_option("NAME", flags_->checkpoint, "Name of the checkpoint: 1..128 of a-z, 0-9, '.', '_', '-'")
+        ->required();
+  }
+
+ private:
+  CLI::App* const parent_;
+  Flags* const flags_;
+  Verb* const chosen_;
+};
+
+void AddCheckpointVerbs(CLI::App& app, Flags& flags, Verb& verb) {
+  CLI::App* const sub = app.add_subcommand("checkpoint", "Checkpoints of jobs: list, show, verify, save, delete");
+  sub->require_subcommand(1);
+  sub->footer(
+      "A node sees the checkpoints in its own --checkpoint-dir. Where every node has a directory of its own, files of\n"
+      "the other nodes are missing here, which is no fault; `delete` then has to be run once on each node.\n"
+      "`save` and `verify` may take long: see --timeout.");
+  const Verbs verbs(sub, &flags, &verb);
+  verbs.AddJob(verbs.Add("list", "All checkpoints, or those of one job: step, size, and files that are missing here",
+                         {ListCheckpoints}));
+  verbs.AddOfCheckpoint("show", "One checkpoint: its parts, and the arrays in those that are here", {ShowCheckpoint});
+  verbs.AddOfCheckpoint("verify", "Reads all of it and compares checksums; names the file that is damaged or missing",
+                        {VerifyCheckpoint, kLongTimeoutSeconds});
+  verbs.AddOfCheckpoint("save", "Saves a running job, on all of its nodes, after its next step; waits until it exists. "
+                                "One of this name is replaced",
+                        {SaveCheckpoint, kLongTimeoutSeconds});
+  verbs.AddOfCheckpoint("delete", "Removes it at once and says what is gone; asks nothing", {DeleteCheckpoint});
 }
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Looks into a running dmuon service; changes nothing.", "dmuonctl");
+  CLI::App app("Looks into a running dmuon service; changes nothing but checkpoints.", "dmuonctl");
   AddFlags(app, flags);
-  Verb verb = nullptr;
-  const auto add = [&](const char* name, const char* help, Verb chosen) {
-    CLI::App* const sub = app.add_subcommand(name, help);
-    sub->callback([&verb, chosen] { verb = chosen; });
-    return sub;
-  };
-  add("status", "The node, its version, its metrics address, and the members of the cluster", Status);
-  add("jobs", "Every job: workers, step, time, bytes, and what it does", Jobs);
-  CLI::App* const plan = add(
-      "plan", "A job's plan: units with owner and cost, load of each slot and link, balance", Plan);
-  plan->add_option("JOB", flags.job_id, "Id of the job, as `dmuonctl jobs` shows it")->required();
+  Verb verb;
+  const Verbs verbs(&app, &flags, &verb);
+  verbs.Add("status", "The node, its version, its metrics address, and the members of the cluster", {Status});
+  verbs.Add("jobs", "Every job: workers, step, time, bytes, what it does, and its last checkpoint", {Jobs});
+  CLI::App* const plan = verbs.Add(
+      "plan", "A job's plan: units with owner and cost, load of each slot and link, balance", {Plan});
+  verbs.AddJob(plan)->required();
   plan->add_flag("--explain", flags.explain, "Bytes on each link bucket by bucket, too");
-  add("kernels", "What the node's kernels are, and how long each unit takes, as measured", Kernels);
-  add("version", "Versions of this program and of the daemon", Version);
+  verbs.Add("kernels", "What the node's kernels are, and how long each unit takes, as measured", {Kernels});
+  AddCheckpointVerbs(app, flags, verb);
+  verbs.Add("version", "Versions of this program and of the daemon", {Version});
   try {  // CLI11 reports by exception
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

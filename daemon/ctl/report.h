@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "dmuon/v1/checkpoint.pb.h"
 #include "dmuon/v1/coordinator.pb.h"
 #include "dmuon/v1/node.pb.h"
 
@@ -39,6 +40,18 @@ std::string KernelsJson(const v1::GetKernelsResponse& kernels);
 
 // A method in words, "gram bf16"; "-" for none.
 std::string MethodText(const v1::Method& method);
+
+// checkpoint.cc: one line a checkpoint, with the files of it that are not on this node.
+std::string CheckpointsText(const v1::ListCheckpointsResponse& response);
+// One of them: its parts, then the arrays in those that are on this node.
+std::string CheckpointText(const v1::GetCheckpointResponse& response);
+// What became of one; errors never come here.
+std::string VerifiedText(const std::string& job_id, const std::string& name,
+                         const v1::VerifyCheckpointResponse& response);
+std::string SavedText(const std::string& job_id, const std::string& name, const v1::SaveJobResponse& response);
+// `removed`: what it was; nothing when its manifest could not be read.
+std::string DeletedText(const std::string& job_id, const std::string& name,
+                        const std::optional<v1::ListedCheckpoint>& removed);
 
 // version.cc: `daemon` is the version of the process at the address, or why there is none.
 std::string VersionText(const std::string& own, const std::string& daemon);

@@ -90,7 +90,7 @@ class Autotuner::Session {
       work += products + small;
     } else if (optimizer.needs_whole_matrix()) {
       const kernels::MatrixShape of = plan::OrthogonalizedShape(optimizer, units.shape);
-      work += kernels::NewtonSchulzFlops(method, of.rows, of.cols, optimizer.newton_schulz.iterations);
+      work += kernels::NewtonSchulzWork(method, of.rows, of.cols, optimizer.newton_schulz.iterations);
     }
     return work;
   }

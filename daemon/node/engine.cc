@@ -161,6 +161,7 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
   environment.metrics = metrics_;
   environment.budget = &budget_;
   environment.autotuner = &autotuner_;
+  environment.checkpoints = options_.checkpoints;
   environment.registrations = &registrations_;
   environment.connect_peers = connect_peers_;
   environment.connect_timeout = options_.step_timeout;
@@ -263,6 +264,35 @@ void Engine::Step(v1::StepRequest request, absl::Time deadline, Reply<v1::StepRe
   if (!job.ok()) return reply(job.status());
   const SessionId session = request.session_id();
   (*job)->Step(session, deadline, std::move(request), std::move(reply));
+}
+
+void Engine::Save(const v1::SaveRequest& request, absl::Time deadline, Reply<v1::SaveResponse> reply) {
+  absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
+  if (!job.ok()) return reply(job.status());
+  if (absl::Status status = checkpoint::ValidateName(request.name()); !status.ok()) return reply(status);
+  (*job)->Save(deadline, request, std::move(reply));
+}
+
+void Engine::Restore(const v1::RestoreRequest& request, absl::Time deadline, Reply<v1::RestoreResponse> reply) {
+  absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
+  if (!job.ok()) return reply(job.status());
+  if (absl::Status status = checkpoint::ValidateName(request.name()); !status.ok()) return reply(status);
+  (*job)->Restore(deadline, request, std::move(reply));
+}
+
+void Engine::SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline,
+                     Reply<v1::SaveJobResponse> reply) {
+  if (absl::Status status = checkpoint::ValidateName(name); !status.ok()) return reply(status);
+  std::shared_ptr<Job> job;
+  {
+    wire::MutexLock lock(mu_);
+    if (const auto it = jobs_.find(job_id); it != jobs_.end()) job = it->second;
+  }
+  if (job == nullptr) {
+    return reply(wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_UNKNOWN_JOB,
+                             absl::StrCat("no job '", job_id, "' on node '", options_.node_id, "'")));
+  }
+  job->SaveNext(deadline, name, std::move(reply));
 }
 
 void Engine::Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply) {

@@ -16,11 +16,13 @@
 #include "absl/time/time.h"
 #include "daemon/base/coordinator_link.h"
 #include "daemon/base/metrics.h"
+#include "daemon/checkpoint/store.h"
 #include "daemon/node/autotuner.h"
 #include "daemon/node/channel_server.h"
 #include "daemon/node/job.h"
 #include "daemon/node/memory_budget.h"
 #include "daemon/node/worker_session.h"
+#include "dmuon/v1/checkpoint.pb.h"
 #include "dmuon/v1/node.pb.h"
 #include "kernels/backend.h"
 #include "wire/arena_channel.h"
@@ -44,6 +46,8 @@ struct EngineOptions {
   bool overlap = true;  // exchange while later matrices are being worked on
   std::string cache_directory;  // of measured times; empty: they end with the engine
   absl::Duration autotune_budget = absl::Seconds(30);  // of one job's measurements
+  // Checkpoints; outlives the engine. Null: none are kept.
+  checkpoint::Store* checkpoints = nullptr;
 
   // INVALID_ARGUMENT naming the option, its value and its bound.
   [[nodiscard]] absl::Status Validate() const;
@@ -73,7 +77,11 @@ class Engine : public ChannelOwner {
                 Reply<v1::RegisterResponse> reply);
   void Begin(const v1::BeginRequest& request, absl::Time deadline, Reply<v1::BeginResponse> reply);
   void Step(v1::StepRequest request, absl::Time deadline, Reply<v1::StepResponse> reply);
+  void Save(const v1::SaveRequest& request, absl::Time deadline, Reply<v1::SaveResponse> reply);
+  void Restore(const v1::RestoreRequest& request, absl::Time deadline, Reply<v1::RestoreResponse> reply);
   void Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply);
+  // Of CheckpointService.
+  void SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline, Reply<v1::SaveJobResponse> reply);
   // Jobs by id; the rest of the message is the shell's.
   [[nodiscard]] std::vector<v1::NodeJobStatus> JobStatuses() const;
   // Also while something is measured.

@@ -112,6 +112,15 @@ class GrpcLink final : public CoordinatorLink {
     return response.found() ? std::optional(response.value()) : std::nullopt;
   }
 
+  absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
+    *request.mutable_node() = node_;
+    v1::ReportPartResponse response;
+    DMUON_RETURN_IF_ERROR(Call([&](grpc::ClientContext* context) {
+      return stub_->ReportPart(context, request, &response);
+    }));
+    return response;
+  }
+
   std::string address() const override { return address_; }
 
  private:

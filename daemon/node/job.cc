@@ -75,6 +75,7 @@ Job::~Job() {
   }
   posted_.NotifyAll();
   thread_.join();
+  checkpoints_.reset();  // ends what is being written, which posts to this job
   environment_.metrics->RemoveJob(job_id_);
 }
 
@@ -114,6 +115,7 @@ void Job::Loop() {
     LookForGradients();
     ResendRegistrations();
     CarryOut(core_.Tick(MonotonicNow()));
+    if (checkpoints_ != nullptr) checkpoints_->Tick(MonotonicNow());
     if (MonotonicNow() >= kept_until_) Forget();
     PublishSnapshot();
   }
@@ -122,7 +124,8 @@ void Job::Loop() {
 }
 
 absl::Time Job::NextLook() const {
-  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_});
+  const absl::Time checkpoints = checkpoints_ == nullptr ? absl::InfiniteFuture() : checkpoints_->next_deadline();
+  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_, checkpoints});
 }
 
 // Between the inputs, so that none waits for more than a bucket.
@@ -301,6 +304,7 @@ void Job::CarryOut(Actions actions) {
               pipeline_->Deliver(core_.last_step(), sessions_.at(deliver.session)->rank());
             },
             [&](action::RunStep& run) { RunStep(run.step, run.deadline); },
+            [&](action::Restore& restore) { RunRestore(restore.name, restore.deadline); },
             [&](action::DropSession& drop) { DropSession(drop.session); },
             [&](action::EndJob& end) { End(end.in_order); },
         },
@@ -337,7 +341,7 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
   look_at_ = absl::InfiniteFuture();
   StepReport report;
   const absl::Time begin = MonotonicNow();
-  const absl::Status status = pipeline_->Run(step, settings, deadline, report);
+  const absl::Status status = pipeline_->Run(step, settings, deadline, report, checkpoints_->WishFor(step));
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   environment_.metrics->Observe(MetricId::kStepBarrierWait, {job_id_},
                                 absl::ToDoubleSeconds(begin - first_arrival_));
@@ -348,6 +352,7 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
     last_seconds_ = seconds;
     // Before the answers to the RPCs, which take far longer.
     if (!report.verdict.skip) workers_->Answer(step, Answer());
+    checkpoints_->StepDone(step, report.save);
   }
   CarryOut(core_.StepDone(MonotonicNow(), status));
 }

@@ -20,6 +20,7 @@
 #include "daemon/base/coordinator_link.h"
 #include "daemon/base/metrics.h"
 #include "daemon/node/autotuner.h"
+#include "daemon/node/job_checkpoints.h"
 #include "daemon/node/job_core.h"
 #include "daemon/node/memory_budget.h"
 #include "daemon/node/peers.h"
@@ -49,6 +50,7 @@ struct JobEnvironment {
   Metrics* metrics = nullptr;
   MemoryBudget* budget = nullptr;
   Autotuner* autotuner = nullptr;
+  checkpoint::Store* checkpoints = nullptr;  // null: none are kept
   std::atomic<uint64_t>* registrations = nullptr;  // sent by this process
   ConnectPeers connect_peers;  // for jobs of several nodes
   // How long nodes wait for each other when a plan is adopted.
@@ -79,6 +81,10 @@ class Job {
   void Ring(SessionId session, absl::Time deadline, v1::StepRequest request);
   // A worker marks the gradients of `step` one by one: they may be there before the step is called for.
   void ExpectGradients(uint64_t generation, uint64_t step);
+  void Save(absl::Time deadline, const v1::SaveRequest& request, Reply<v1::SaveResponse> reply);
+  void Restore(absl::Time deadline, const v1::RestoreRequest& request, Reply<v1::RestoreResponse> reply);
+  // For an operator. At once where no other node has to agree, else after the next step.
+  void SaveNext(absl::Time deadline, const std::string& name, Reply<v1::SaveJobResponse> reply);
   void Close(SessionId session, Reply<v1::CloseResponse> reply);
   // The worker's channel has ended, or its process.
   void Gone(SessionId session);
@@ -133,6 +139,7 @@ class Job {
                     Reply<v1::StepResponse> reply);
   void Refer(SessionId session, uint64_t step, absl::StatusOr<v1::StepResponse> result);
   void RunStep(uint64_t step, absl::Time deadline);
+  void RunRestore(const std::string& name, absl::Time deadline);
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);
@@ -171,6 +178,7 @@ class Job {
   std::shared_ptr<Peers> peers_;  // null on one node
   std::unique_ptr<SlotThreads> slots_;
   std::unique_ptr<StepPipeline> pipeline_;
+  std::unique_ptr<JobCheckpoints> checkpoints_;
   MemoryBudget::Share state_share_;
   v1::StepRequest step_request_;  // of the step in flight
   std::map<SessionId, Referral> referrals_;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -15,15 +14,6 @@ namespace {
 
 absl::Status Error(absl::StatusCode code, v1::ErrorReason reason, const std::string& message) {
   return wire::Error(code, reason, message);
-}
-
-std::string RankList(const std::vector<uint32_t>& ranks) {
-  constexpr size_t kShown = 8;
-  const size_t shown = std::min(ranks.size(), kShown);
-  std::string text = absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                                  absl::StrJoin(ranks.begin(), ranks.begin() + shown, ", "));
-  if (ranks.size() > shown) absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
-  return text;
 }
 
 }  // namespace
@@ -49,6 +39,11 @@ absl::Status JobCore::Open(absl::Time now, uint32_t rank, SessionId session) {
   orphaned_since_ = absl::InfiniteFuture();
   (void)now;
   return absl::OkStatus();
+}
+
+const JobCore::Rank* JobCore::Find(SessionId session) const {
+  const auto it = rank_of_.find(session);
+  return it == rank_of_.end() ? nullptr : &ranks_[it->second];
 }
 
 JobCore::Rank* JobCore::Find(SessionId session, uint32_t* rank) {
@@ -280,29 +275,65 @@ Actions JobCore::Step(absl::Time now, SessionId session, Ticket ticket, absl::Ti
     actions.push_back(action::ReplyTo{ticket, absl::OkStatus()});
     return actions;
   }
-  r->stepping = true;
   r->hypers = hypers;
-  Wait(*r, now, ticket, deadline);
-  MaybeRunStep(actions);
+  r->restore.clear();
+  Arrive(*r, now, ticket, deadline, actions);
   return actions;
+}
+
+Actions JobCore::Restore(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline, uint64_t generation,
+                         const std::string& name) {
+  Actions actions;
+  if (absl::Status status = CheckReady(session, generation); !status.ok()) {
+    actions.push_back(action::ReplyTo{ticket, status});
+    return actions;
+  }
+  uint32_t rank = 0;
+  Rank* r = Find(session, &rank);
+  Answer(*r, absl::CancelledError("replaced by a newer request"), actions);
+  r->restore = name;
+  Arrive(*r, now, ticket, deadline, actions);
+  return actions;
+}
+
+absl::Status JobCore::CheckReady(SessionId session, uint64_t generation) const {
+  const Rank* rank = Find(session);
+  DMUON_RETURN_IF_ERROR(CheckCaller(rank, generation));
+  if (rank->stage == Stage::kReady) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+               absl::StrCat("rank ", rank - ranks_.data(), " of job '", options_.job_id, "' has not begun"));
+}
+
+void JobCore::Arrive(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline, Actions& actions) {
+  rank.stepping = true;
+  Wait(rank, now, ticket, deadline);
+  MaybeRunStep(actions);
 }
 
 void JobCore::MaybeRunStep(Actions& actions) {
   if (!AllHere([](const Rank& r) { return r.stepping; })) return;
-  if (absl::Status status = CompareHypers(); !status.ok()) {
-    for (Rank& rank : ranks_) {
-      rank.stepping = false;
-      Answer(rank, status, actions);
-    }
-    return;
+  if (absl::Status status = CompareArrivals(); !status.ok()) return AnswerArrived(status, actions);
+  const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.here; });
+  if (first->restore.empty()) {
+    actions.push_back(action::RunStep{last_step_ + 1, FirstDeadline()});
+  } else {
+    actions.push_back(action::Restore{first->restore, FirstDeadline()});
   }
-  actions.push_back(action::RunStep{last_step_ + 1, FirstDeadline()});
 }
 
-absl::Status JobCore::CompareHypers() const {
+absl::Status JobCore::CompareArrivals() const {
   const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.here; });
+  const auto wish = [this](const Rank& rank) {
+    return rank.restore.empty() ? absl::StrCat("step ", last_step_ + 1)
+                                : absl::StrCat("to restore checkpoint '", rank.restore, "'");
+  };
   for (auto rank = first; rank != ranks_.end(); ++rank) {
-    if (rank->here && rank->hypers != first->hypers) {
+    if (rank->here && rank->restore != first->restore) {
+      return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
+                   absl::StrCat("job '", options_.job_id, "': rank ", first - ranks_.begin(), " wants ", wish(*first),
+                                ", rank ", rank - ranks_.begin(), " ", wish(*rank), "; nothing changed"));
+    }
+    if (rank->here && rank->restore.empty() && rank->hypers != first->hypers) {
       return Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_HYPER_MISMATCH,
                    absl::StrCat("ranks ", first - ranks_.begin(), " and ", rank - ranks_.begin(), " of job '", options_.job_id,
                                 "' sent different hyper-parameters for step ", last_step_ + 1));
@@ -315,13 +346,25 @@ Actions JobCore::StepDone(absl::Time now, const absl::Status& status) {
   (void)now;
   Actions actions;
   if (status.ok()) ++last_step_;
+  AnswerArrived(status, actions);
+  return actions;
+}
+
+Actions JobCore::Restored(absl::Time now, const absl::Status& status, uint64_t last_step) {
+  (void)now;
+  Actions actions;
+  if (status.ok()) last_step_ = last_step;
+  AnswerArrived(status, actions);
+  return actions;
+}
+
+void JobCore::AnswerArrived(const absl::Status& status, Actions& actions) {
   if (status.code() == absl::StatusCode::kInternal) failure_ = status;
   for (Rank& rank : ranks_) {
     if (!rank.stepping) continue;
     rank.stepping = false;
     Answer(rank, status, actions);
   }
-  return actions;
 }
 
 Actions JobCore::Close(absl::Time now, SessionId session, Ticket ticket) {
@@ -388,37 +431,6 @@ Actions JobCore::Tick(absl::Time now) {
   return actions;
 }
 
-absl::Status JobCore::Missing(const Rank& waiting) const {
-  std::string what = "the coordinator's plan";
-  std::string who;
-  if (waiting.stage == Stage::kRegistering) who = Others(Stage::kRegistering, false);
-  if (waiting.stage == Stage::kBeginning) {
-    what = "the start";
-    who = Others(Stage::kBeginning, false);
-  } else if (waiting.stepping) {
-    what = absl::StrCat("step ", last_step_ + 1);
-    who = Others(Stage::kReady, true);
-  }
-  return Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_WORKER_MISSING,
-               absl::StrCat("job '", options_.job_id, "': ", what, " waits for ",
-                            who.empty() ? "the coordinator" : who,
-                            "; nothing changed, call again"));
-}
-
-// The ranks that are not yet where they are waited for. One that waited in vain itself is not to
-// blame, and is named only when there is no other.
-std::string JobCore::Others(Stage at_least, bool stepping) const {
-  std::vector<uint32_t> missing;
-  std::vector<uint32_t> gave_up;
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-    const Rank& r = ranks_[rank];
-    if (!r.here || (r.stage >= at_least && (!stepping || r.stepping))) continue;
-    (r.gave_up ? gave_up : missing).push_back(rank);
-  }
-  if (missing.empty()) missing = std::move(gave_up);
-  return missing.empty() ? "" : RankList(missing);
-}
-
 absl::Time JobCore::next_deadline() const {
   const absl::Time orphaned = rank_of_.empty() ? orphaned_since_ + options_.orphan_timeout
                                                : absl::InfiniteFuture();
@@ -438,17 +450,5 @@ std::vector<uint32_t> JobCore::attached_ranks() const {
   return attached;
 }
 
-std::string JobCore::Describe() const {
-  if (!failure_.ok()) return absl::StrCat("stopped: ", failure_.message());
-  if (rank_of_.empty()) return absl::StrCat("no worker attached, state of step ", last_step_);
-  if (generation_ == 0) {
-    return absl::StrCat("registering, waiting for ", Others(Stage::kRegistering, false));
-  }
-  if (!initialized_) return absl::StrCat("starting, waiting for ", Others(Stage::kBeginning, false));
-  const std::string absent = Others(Stage::kReady, false);
-  if (!absent.empty()) return absl::StrCat("step ", last_step_ + 1, ", waiting for the return of ", absent);
-  const std::string missing = Others(Stage::kReady, true);
-  return absl::StrCat("step ", last_step_ + 1, ", waiting for ", missing.empty() ? "nobody" : missing);
-}
-
 }  // namespace dmuon::node
+

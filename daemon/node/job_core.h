@@ -27,8 +27,8 @@ namespace dmuon::node {
 using Ticket = uint64_t;
 using SessionId = uint64_t;
 
-// Actions. The shell answers GiveArena with `ArenaGiven`, Initialize with `Initialized` and RunStep
-// with `StepDone`, before it feeds any other input.
+// Actions. The shell answers GiveArena with `ArenaGiven`, Initialize with `Initialized`, RunStep with
+// `StepDone` and Restore with `Restored`, before it feeds any other input.
 namespace action {
 struct ReplyTo {
   Ticket ticket = 0;
@@ -50,6 +50,10 @@ struct RunStep {
   uint64_t step = 0;
   absl::Time deadline;  // of the first request that waits for it
 };
+struct Restore {
+  std::string name;     // of a checkpoint
+  absl::Time deadline;  // of the first request that waits for it
+};
 struct DropSession {  // its arena and channel
   SessionId session = 0;
 };
@@ -58,7 +62,7 @@ struct EndJob {  // release state and plan; the job object goes away
 };
 }  // namespace action
 using Action = std::variant<action::ReplyTo, action::SendRegistration, action::GiveArena,
-                            action::Initialize, action::Deliver, action::RunStep,
+                            action::Initialize, action::Deliver, action::RunStep, action::Restore,
                             action::DropSession, action::EndJob>;
 using Actions = std::vector<Action>;
 
@@ -105,6 +109,15 @@ class JobCore {
   // this status from now on. Anything else: nothing changed, the step may be sent again.
   Actions StepDone(absl::Time now, const absl::Status& status);
 
+  // As Step, for a checkpoint to take the state's place; all ranks must name the same one.
+  Actions Restore(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline, uint64_t generation,
+                  const std::string& name);
+  // OK: the state is now of `last_step`, whatever it was before. Anything else: as of StepDone.
+  Actions Restored(absl::Time now, const absl::Status& status, uint64_t last_step);
+
+  // OK when the caller may ask for something between two steps.
+  [[nodiscard]] absl::Status CheckReady(SessionId session, uint64_t generation) const;
+
   Actions Close(absl::Time now, SessionId session, Ticket ticket);
   // The worker died: nothing it asked for is answered, the others wait for its return.
   Actions Gone(absl::Time now, SessionId session);
@@ -134,11 +147,13 @@ class JobCore {
     Ticket ticket = 0;       // of the request that waits; 0: none
     absl::Time deadline;     // of that request
     bool gave_up = false;    // waited in vain and has not called again
-    bool stepping = false;   // has arrived at step last_step_ + 1
+    bool stepping = false;   // has arrived at step last_step_ + 1, or at Restore instead
     std::string hypers;
+    std::string restore;     // name of a checkpoint; empty: a step
   };
 
   Rank* Find(SessionId session, uint32_t* rank);
+  [[nodiscard]] const Rank* Find(SessionId session) const;
   absl::Status CheckOffer(uint32_t rank) const;
   absl::Status CheckCaller(const Rank* rank, uint64_t generation) const;
   void Wait(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline);
@@ -148,8 +163,11 @@ class JobCore {
   [[nodiscard]] bool AllHere(const Condition& condition) const;
   [[nodiscard]] absl::Time FirstDeadline() const;
   void MaybeInitialize(Actions& actions);
+  // Of a rank that is ready: its step, or what it restores.
+  void Arrive(Rank& rank, absl::Time now, Ticket ticket, absl::Time deadline, Actions& actions);
   void MaybeRunStep(Actions& actions);
-  absl::Status CompareHypers() const;
+  void AnswerArrived(const absl::Status& status, Actions& actions);
+  absl::Status CompareArrivals() const;
   absl::Status Missing(const Rank& waiting) const;
   std::string Others(Stage at_least, bool stepping) const;
 

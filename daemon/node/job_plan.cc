@@ -185,6 +185,16 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
                                          [backend, threads] { backend->BindThread(threads); });
   pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, routes, self, workers_.get(), backend,
                                              slots_.get(), peers_.get(), environment_.overlap);
+  JobCheckpoints::Environment checkpoints;
+  checkpoints.node_id = environment_.node.node_id();
+  checkpoints.self = self;
+  checkpoints.store = environment_.checkpoints;
+  checkpoints.link = environment_.link;
+  checkpoints.budget = environment_.budget;
+  checkpoints.metrics = environment_.metrics;
+  checkpoints.peer_timeout = peer_timeout_;
+  checkpoints.post = [this](std::function<void()> input) { Post(std::move(input)); };
+  checkpoints_ = std::make_unique<JobCheckpoints>(std::move(checkpoints), spec_, plan_, pipeline_.get());
   LogInfo("job ", job_id_, ": generation ", plan_.generation(), ", ", pipeline_->matrix_units(),
           " matrices and ", pipeline_->elementwise_units(), " element-wise units on ",
           environment_.slots, " slots, ", plan.nodes_size(), " nodes (", plan_.reason(), ")");
@@ -195,6 +205,7 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
 // Where the workers have left in order, another node may still miss the end of the last step.
 void Job::End(bool in_order) {
   ended_ = true;
+  if (checkpoints_ != nullptr) checkpoints_->Finish();  // the coordinator forgets the job with its release
   const bool keep = in_order && peers_ != nullptr;
   LogInfo("job ", job_id_, ": ended at step ", core_.last_step(),
           keep ? ", kept until the other nodes have ended" : "");

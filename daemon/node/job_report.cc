@@ -160,6 +160,7 @@ void Job::PublishSnapshot() {
   status.set_newton_schulz_calls(newton_schulz_calls_);
   status.set_skipped_steps(skipped_steps_);
   status.set_step_seconds_p50(Median(recent_seconds_));
+  if (checkpoints_ != nullptr) *status.mutable_checkpoint() = checkpoints_->Status();
   Metrics& metrics = *environment_.metrics;
   metrics.Set(MetricId::kAttachedWorkers, {job_id_}, static_cast<double>(sessions_.size()));
   metrics.Set(MetricId::kSharedMemoryBytes, {job_id_, "memfd"}, static_cast<double>(arena_bytes));

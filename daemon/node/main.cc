@@ -21,11 +21,13 @@
 #include "daemon/base/rpc_server.h"
 #include "daemon/base/signals.h"
 #include "daemon/base/version.h"
+#include "daemon/checkpoint/store.h"
 #include "daemon/coordinator/generation_store.h"
 #include "daemon/coordinator/host.h"
 #include "daemon/coordinator/local_link.h"
 #include "daemon/coordinator/service.h"
 #include "daemon/node/channel_server.h"
+#include "daemon/node/checkpoint_service.h"
 #include "daemon/node/engine.h"
 #include "daemon/node/grpc_link.h"
 #include "daemon/node/service.h"
@@ -70,6 +72,7 @@ struct Flags {
   double orphan_timeout_seconds = 3600;
   double memory_limit_gib = 0;
   std::string cache_dir = DefaultCacheDirectory();
+  std::string checkpoint_dir;
   double autotune_budget_seconds = -1;
 };
 
@@ -95,6 +98,10 @@ void DescribeBehaviour(CLI::App& app, Flags& flags) {
                  "only")
       ->envname("DMUON_DATA_ADDRESS")
       ->capture_default_str();
+  app.add_option("--checkpoint-dir", flags.checkpoint_dir,
+                 "Where checkpoints of jobs are written and restored from: a directory that all nodes share, or of "
+                 "this node; empty: none are made")
+      ->envname("DMUON_CHECKPOINT_DIR");
   app.add_option("--step-timeout", flags.step_timeout_seconds,
                  "Seconds that the workers of a step wait for each other. Longer rides out slow "
                  "restarts; a lost worker is reported later. Clients wait longer than this")
@@ -162,7 +169,7 @@ void Describe(CLI::App& app, Flags& flags) {
       "  dmuond --standalone\n"
       "  dmuonctl status\n"
       "SIGTERM ends the running steps, answers what waits, and exits 0; a second one exits at once.\n"
-      "Optimizer state ends with the process.");
+      "Optimizer state ends with the process; what is to outlive it is saved (--checkpoint-dir).");
 }
 
 std::string HostName() {
@@ -240,7 +247,8 @@ absl::StatusOr<CoordinatorSide> MakeCoordinatorSide(const Flags& flags, dmuon::M
   return side;
 }
 
-absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side) {
+absl::Status Run(dmuon::RpcServer& server, Engine& engine, dmuon::node::CheckpointService& checkpoints,
+                 CoordinatorSide& side) {
   dmuon::ShutdownWatch watch;
   engine.Start();
   server.SetServing(true);
@@ -255,6 +263,7 @@ absl::Status Run(dmuon::RpcServer& server, Engine& engine, CoordinatorSide& side
   dmuon::LogInfo("draining");
   server.SetServing(false);
   engine.Drain();
+  checkpoints.Drain();
   if (side.host != nullptr) side.host->EndWatches();
   server.Shutdown(kDrainTime);
   dmuon::LogInfo("stopped");
@@ -277,8 +286,20 @@ absl::StatusOr<dmuon::node::ConnectPeers> MakeConnectPeers(const Flags& flags,
   };
 }
 
+std::unique_ptr<dmuon::node::CheckpointService> MakeCheckpointService(dmuon::checkpoint::Store* store,
+                                                                      const std::string& directory, Engine& engine,
+                                                                      dmuon::Metrics* metrics) {
+  return dmuon::node::CheckpointService::Create(
+      store, directory,
+      [&engine](const std::string& job_id, const std::string& name, absl::Time deadline,
+                dmuon::node::Reply<dmuon::v1::SaveJobResponse> reply) {
+        engine.SaveJob(job_id, name, deadline, std::move(reply));
+      },
+      metrics);
+}
+
 absl::Status Serve(Flags flags) {
-  DMUON_ASSIGN_OR_RETURN(const EngineOptions engine_options, ToOptions(flags));
+  DMUON_ASSIGN_OR_RETURN(EngineOptions engine_options, ToOptions(flags));
   DMUON_ASSIGN_OR_RETURN(const dmuon::LogLevel level, dmuon::ParseLogLevel(flags.log_level));
   dmuon::SetLogLevel(level);
   dmuon::Metrics metrics;
@@ -289,6 +310,11 @@ absl::Status Serve(Flags flags) {
   DMUON_ASSIGN_OR_RETURN(CoordinatorSide side, MakeCoordinatorSide(flags, &metrics));
   DMUON_ASSIGN_OR_RETURN(dmuon::node::ConnectPeers connect_peers,
                          MakeConnectPeers(flags, engine_options.memory_limit_bytes));
+  std::unique_ptr<dmuon::checkpoint::Store> checkpoints;
+  if (!flags.checkpoint_dir.empty()) {
+    DMUON_ASSIGN_OR_RETURN(checkpoints, dmuon::checkpoint::Store::Open(flags.checkpoint_dir));
+    engine_options.checkpoints = checkpoints.get();
+  }
   Engine engine(engine_options, backend.get(), side.link.get(), &metrics,
                 std::move(connect_peers));
   dmuon::node::NodeDescription description;
@@ -303,7 +329,9 @@ absl::Status Serve(Flags flags) {
   dmuon::RpcServerOptions options;
   options.address = flags.listen;
   options.service_names = {std::string(dmuon::node::kServiceName)};
-  std::vector<grpc::Service*> services = {service->grpc_service()};
+  const auto checkpoint_service = MakeCheckpointService(checkpoints.get(), flags.checkpoint_dir, engine, &metrics);
+  options.service_names.emplace_back(dmuon::node::kCheckpointServiceName);
+  std::vector<grpc::Service*> services = {service->grpc_service(), checkpoint_service->grpc_service()};
   if (side.service != nullptr) {
     services.push_back(side.service->grpc_service());
     options.service_names.emplace_back(dmuon::coordinator::kServiceName);
@@ -315,7 +343,7 @@ absl::Status Serve(Flags flags) {
                                                 dmuon::wire::kChannelSuffix);
   DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::node::ChannelServer> channels,
                          dmuon::node::ChannelServer::Start(channel_path, &engine));
-  const absl::Status status = Run(*server, engine, side);
+  const absl::Status status = Run(*server, engine, *checkpoint_service, side);
   dmuon::CountLogLines(nullptr);
   return status;
 }

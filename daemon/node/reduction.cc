@@ -108,12 +108,16 @@ bool Reduction::outdated() const {
   return IsOpen() && ahead_.buckets_ahead > 0 && stamps_ != workers_->SubmissionStamps();
 }
 
+absl::Status Reduction::GiveUp(absl::Time deadline) {
+  const bool open = std::exchange(open_, false) && mail() != nullptr;
+  if (!open) return absl::OkStatus();
+  mail()->Expect(deadline);
+  return peers_->Close();
+}
+
 absl::Status Reduction::StartOver(absl::Time deadline) {
   if (!IsOpen()) return absl::OkStatus();
-  if (peers_ != nullptr) {
-    mail()->Expect(deadline);
-    DMUON_RETURN_IF_ERROR(peers_->Close());
-  }
+  DMUON_RETURN_IF_ERROR(GiveUp(deadline));
   const uint64_t again = ahead_.buckets_ahead;
   Begin();
   ahead_.buckets_again = again;

@@ -52,7 +52,8 @@ class Reduction {
   // What was done ahead is not what the workers have submitted any more: one of them submitted
   // again, or came back.
   [[nodiscard]] bool outdated() const;
-  // Gives up what was done ahead; all nodes together. PEER_LOST as Finish.
+  // Closes what is open, for good or (StartOver) to begin anew; all nodes together. PEER_LOST as Finish.
+  absl::Status GiveUp(absl::Time deadline);
   absl::Status StartOver(absl::Time deadline);
   // All sums of this node's units are there when it is OK. `collect`: from the workers. Otherwise the
   // messages hold the gradients, whatever has become of the workers, and other nodes still want them.

@@ -5,71 +5,18 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <string>
 #include <utility>
 
 #include "daemon/base/clock.h"
-#include "daemon/base/rpc_server.h"
+#include "daemon/node/rpc_answer.h"
 #include "dmuon/v1/node.grpc.pb.h"
-#include "wire/error.h"
-#include "wire/grpc_status.h"
 
 namespace dmuon::node {
 namespace {
 
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
-
-absl::Time AnswerBy(const CallbackServerContext& context) {
-  return node::AnswerBy(absl::FromChrono(context.deadline() - std::chrono::system_clock::now()));
-}
-
-// The way back of one call. If it dies unused (its job went away), the caller is told to retry.
-template <typename Response>
-class Answer {
- public:
-  Answer(ServerUnaryReactor* reactor, Response* response, Metrics* metrics)
-      : reactor_(reactor), response_(response), metrics_(metrics) {}
-  ~Answer() {
-    Send(wire::Error(absl::StatusCode::kUnavailable, v1::ERROR_REASON_DRAINING,
-                     "the daemon is shutting down, or the job has just ended; retry"));
-  }
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
-
-  void Send(absl::StatusOr<Response> result) {
-    if (sent_.exchange(true)) return;
-    if (result.ok()) {
-      *response_ = *std::move(result);
-      reactor_->Finish(grpc::Status::OK);
-      return;
-    }
-    const absl::string_view reason = [&] {
-      const v1::ErrorReason value = wire::ReasonOf(result.status());
-      return value == v1::ERROR_REASON_UNSPECIFIED ? absl::string_view("OTHER")
-                                                   : wire::ReasonName(value);
-    }();
-    metrics_->Increment(MetricId::kRejectedRequests,
-                        {std::string_view(reason.data(), reason.size())});
-    reactor_->Finish(wire::ToGrpc(result.status()));
-  }
-
- private:
-  ServerUnaryReactor* const reactor_;
-  Response* const response_;
-  Metrics* const metrics_;
-  std::atomic<bool> sent_ = false;
-};
-
-// Finishes a call that names no deadline; it must not reach the engine.
-bool Refused(const CallbackServerContext& context, ServerUnaryReactor* reactor) {
-  if (HasDeadline(context)) return false;
-  reactor->Finish(wire::ToGrpc(wire::InvalidField("the call has no deadline; every call needs one")));
-  return true;
-}
 
 class ServiceImpl final : public Service, public v1::NodeService::CallbackService {
  public:
@@ -115,6 +62,22 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
     return reactor;
   }
 
+  ServerUnaryReactor* Save(CallbackServerContext* context, const v1::SaveRequest* request,
+                           v1::SaveResponse* response) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
+    engine_->Save(*request, AnswerBy(*context), ReplyBy(reactor, response));
+    return reactor;
+  }
+
+  ServerUnaryReactor* Restore(CallbackServerContext* context, const v1::RestoreRequest* request,
+                              v1::RestoreResponse* response) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
+    engine_->Restore(*request, AnswerBy(*context), ReplyBy(reactor, response));
+    return reactor;
+  }
+
   ServerUnaryReactor* Close(CallbackServerContext* context, const v1::CloseRequest* request,
                             v1::CloseResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -152,8 +115,7 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
  private:
   template <typename Response>
   Reply<Response> ReplyBy(ServerUnaryReactor* reactor, Response* response) {
-    auto answer = std::make_shared<Answer<Response>>(reactor, response, metrics_);
-    return [answer](absl::StatusOr<Response> result) { answer->Send(std::move(result)); };
+    return node::ReplyBy(reactor, response, metrics_);
   }
 
   Engine* const engine_;

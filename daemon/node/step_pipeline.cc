@@ -25,9 +25,6 @@ namespace {
 // As torch.nn.utils.clip_grad_norm_: keeps the factor finite for a norm of zero.
 constexpr double kClipEps = 1e-6;
 
-// Where the state is with the initial parameters; step k takes it to k + kLoaded.
-constexpr uint64_t kLoaded = 1;
-
 std::string DigestOf(const StepSettings& settings) {
   std::string numbers;
   for (const kernels::Hyper& hyper : settings.hypers) {
@@ -49,13 +46,13 @@ std::vector<std::unique_ptr<OwnedState>> StatesOf(const v1::JobSpec& job, const 
   return states;
 }
 
-void SetStatus(const absl::Status& status, v1::PeerReport& report) {
+}  // namespace
+
+void StepPipeline::SetStatus(const absl::Status& status, v1::PeerReport& report) {
   report.set_code(static_cast<int32_t>(status.code()));
   report.set_reason(std::string(wire::ReasonName(wire::ReasonOf(status))));
   report.set_message(std::string(status.message()));
 }
-
-}  // namespace
 
 StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
                            uint32_t self, const WorkerBoxes* workers, kernels::Backend* backend,
@@ -92,25 +89,39 @@ uint64_t StepPipeline::BytesFor(const v1::JobSpec& job, const v1::Plan& plan,
 
 absl::Status StepPipeline::Initialize(absl::Time deadline) {
   StepReport report;
-  return Reach(kLoaded, {}, deadline, report);
+  return Reach(kLoaded, {}, {}, deadline, report);
 }
 
 absl::Status StepPipeline::Run(uint64_t step, const StepSettings& settings, absl::Time deadline,
-                               StepReport& report) {
+                               StepReport& report, const std::string& save) {
   report.step = step;
-  return Reach(step + kLoaded, settings, deadline, report);
+  return Reach(step + kLoaded, settings, save, deadline, report);
 }
 
 absl::Status StepPipeline::Help(absl::Time deadline) {
   StepReport report;
-  return Reach(reached_, {}, deadline, report);
+  return Reach(reached_, {}, {}, deadline, report);
 }
 
-bool StepPipeline::IsAheadOf(uint64_t step) const { return reached_ > step + kLoaded; }
+bool StepPipeline::IsAheadOf(uint64_t step) const { return !restoring_ && reached_ > step + kLoaded; }
+
+absl::Status StepPipeline::CheckRestoring() const {
+  if (!restoring_) return absl::OkStatus();
+  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                     absl::StrCat("job '", job_->job_id(), "': not all nodes are known to have been restored to step ",
+                                  reached_ - kLoaded, "; restore again"));
+}
+
+uint64_t StepPipeline::LowestTarget(const Reports& reports) {
+  return std::min_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
+           return a.target() < b.target();
+         })->target();
+}
 
 // A node that is a step ahead helps the others to where it is, before it asks for more.
-absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, absl::Time deadline,
-                                 StepReport& report) {
+absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, const std::string& save,
+                                 absl::Time deadline, StepReport& report) {
+  DMUON_RETURN_IF_ERROR(CheckRestoring());
   StageTimer timer(report.stage_seconds);
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
@@ -118,16 +129,17 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, 
     mine.set_hypers(DigestOf(settings));
     mine.set_resubmitted(reduction_.outdated());
   }
+  mine.set_save(save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   while (true) {
-    const uint64_t lowest =
-        std::min_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
-          return a.target() < b.target();
-        })->target();
+    const uint64_t lowest = LowestTarget(reports);
     DMUON_RETURN_IF_ERROR(Check(reports, lowest));
     timer.Charge(Stage::kSubmit);
     DMUON_RETURN_IF_ERROR(Round(lowest, reports, settings, deadline, report));
-    if (lowest == target) return absl::OkStatus();
+    if (lowest == target) {
+      report.save = NameToSave(reports, target);
+      return absl::OkStatus();
+    }
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
 }
@@ -302,6 +314,7 @@ absl::Status StepPipeline::Check(const Reports& reports, uint64_t target) const 
                                       ", another wants ", target));
     }
     if (report.target() != target) continue;
+    if (!report.restore().empty()) return CannotRestoreNow(reports, node);
     if (report.code() != 0) {
       return wire::Error(static_cast<absl::StatusCode>(report.code()),
                          wire::ReasonFromName(report.reason()), report.message());
@@ -321,6 +334,25 @@ absl::Status StepPipeline::Check(const Reports& reports, uint64_t target) const 
     return absl::OkStatus();
   }
   return MissingGradient(reports, target - kLoaded);
+}
+
+// Node `restoring` restores the state that another node wants to go on from.
+absl::Status StepPipeline::CannotRestoreNow(const Reports& reports, uint32_t restoring) const {
+  const auto other = std::find_if(reports.begin(), reports.end(),
+                                  [](const v1::PeerReport& report) { return report.restore().empty(); });
+  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
+                     absl::StrCat("job '", job_->job_id(), "': the workers of node ",
+                                  plan_->nodes(static_cast<int>(restoring)), " restore ", reports[restoring].restore(),
+                                  ", those of node ", plan_->nodes(static_cast<int>(other - reports.begin())),
+                                  " want step ", other->target() - kLoaded, "; all must restore"));
+}
+
+// What a node wants to have saved after this step: the first one's wish.
+std::string StepPipeline::NameToSave(const Reports& reports, uint64_t target) {
+  for (const v1::PeerReport& report : reports) {
+    if (report.target() == target && !report.save().empty()) return report.save();
+  }
+  return {};
 }
 
 absl::Status StepPipeline::MissingGradient(const Reports& reports, uint64_t step) const {

@@ -23,16 +23,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/checkpoint/image.h"
 #include "daemon/node/countdown.h"
 #include "daemon/node/mail_exchange.h"
 #include "daemon/node/messages.h"
 #include "daemon/node/owned_state.h"
 #include "daemon/node/peers.h"
 #include "daemon/node/reduction.h"
+#include "daemon/node/saved_job.h"
 #include "daemon/node/slot_threads.h"
 #include "daemon/node/step_report.h"
 #include "daemon/node/worker_boxes.h"
@@ -59,8 +63,9 @@ class StepPipeline {
   // FAILED_PRECONDITION: a gradient is missing; nothing changed. PEER_LOST (ABORTED or
   // DEADLINE_EXCEEDED): another node; call again. INTERNAL: the state is broken.
   // OK: applied or skipped, on all nodes, and delivered to all attached workers of this one.
+  // With `save` all nodes' reports name that checkpoint, to be made after the step.
   absl::Status Run(uint64_t step, const StepSettings& settings, absl::Time deadline,
-                   StepReport& report);
+                   StepReport& report, const std::string& save = {});
 
   // Between steps: collects, and sends, a bucket of the next step's gradients if all workers have submitted
   // theirs. How long to wait before the next call: nothing while there is more to do, for ever when there is
@@ -75,6 +80,18 @@ class StepPipeline {
   // again, which needs no worker's gradient any more, before anybody is told of this state.
   [[nodiscard]] bool IsAheadOf(uint64_t step) const;
 
+  // Between steps: what this node's part of a checkpoint consists of, and a copy of it. RESOURCE_EXHAUSTED when the
+  // kernel has no memory.
+  [[nodiscard]] std::vector<checkpoint::Entry> Entries() const;
+  [[nodiscard]] absl::StatusOr<checkpoint::Image> Copy() const;
+  // Replaces the state by a checkpoint, on all nodes or on none, and publishes it. `id` stands for the checkpoint; all
+  // nodes must restore the same. `saved`: what is to be read, or why this node cannot. After PEER_LOST some nodes may
+  // have done it: nothing runs before it has been repeated. Other errors: nothing changed.
+  absl::Status Restore(const std::string& id, const absl::StatusOr<const SavedJob*>& saved, absl::Time deadline);
+
+  // The step that the state is of, between steps.
+  [[nodiscard]] uint64_t reached_step() const { return reached_ - kLoaded; }
+
   // The current parameters to one worker, as of `step`.
   void Deliver(uint64_t step, uint32_t rank);
 
@@ -86,10 +103,13 @@ class StepPipeline {
 
  private:
   using Reports = std::vector<v1::PeerReport>;
+  // Where the state is with the initial parameters; step k takes it to k + kLoaded.
+  static constexpr uint64_t kLoaded = 1;
 
   void Connect();  // the units to the messages
-  absl::Status Reach(uint64_t target, const StepSettings& settings, absl::Time deadline,
+  absl::Status Reach(uint64_t target, const StepSettings& settings, const std::string& save, absl::Time deadline,
                      StepReport& report);
+  static uint64_t LowestTarget(const Reports& reports);
   absl::Status Round(uint64_t target, const Reports& reports, const StepSettings& settings,
                      absl::Time deadline, StepReport& report);
   absl::Status Load(absl::Time deadline);
@@ -103,9 +123,17 @@ class StepPipeline {
   MailExchange* Open(Mail& mail, absl::Time deadline);
   absl::Status Close();
   absl::Status Check(const Reports& reports, uint64_t target) const;
+  absl::Status CheckRestoring() const;
+  absl::Status MeetToRestore(const v1::PeerReport& mine, absl::Time deadline);
+  absl::Status CheckRestore(const Reports& reports) const;
+  absl::Status ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const;
+  absl::Status PublishAll(absl::Time deadline);
+  absl::Status CannotRestoreNow(const Reports& reports, uint32_t restoring) const;
+  static std::string NameToSave(const Reports& reports, uint64_t target);
   absl::Status MissingGradient(const Reports& reports, uint64_t step) const;
   v1::PeerReport ReportOf(uint64_t target) const;
 
+  static void SetStatus(const absl::Status& status, v1::PeerReport& report);
   void CopyParameters(const Piece& piece, Message& message) const;
   absl::Status LoadUnits();
   v1::StepVerdict Judge(const StepSettings& settings) const;
@@ -134,6 +162,7 @@ class StepPipeline {
   uint64_t reached_ = 0;     // where the state is
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken
+  bool restoring_ = false;   // this node has been restored, and not all nodes are known to have been
   uint64_t matrix_units_ = 0;
   uint64_t elementwise_units_ = 0;
   uint64_t state_bytes_ = 0;

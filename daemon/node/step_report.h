@@ -53,6 +53,7 @@ struct StepReport {
   // Work that slots do at the same time counts as their mean.
   StageSeconds stage_seconds{};
   std::vector<double> slot_seconds;  // by slot: from collected gradients to new weights
+  std::string save;  // name of a checkpoint that all nodes make after this step; empty: none
 };
 
 // What one slot reports of its part of a step.

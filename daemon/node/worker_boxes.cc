@@ -54,6 +54,15 @@ void WorkerBoxes::MarkDelivered(uint64_t step, int64_t rank) const {
   }
 }
 
+void WorkerBoxes::ClearGradients() const {
+  for (const uint32_t rank : ranks_) {
+    if (arenas_[rank] == nullptr) continue;
+    for (size_t tensor = 0; tensor < tensors(); ++tensor) {
+      arenas_[rank]->entry(tensor).grad_word.store(wire::MakeWord(0, wire::WordState::kNone), std::memory_order_release);
+    }
+  }
+}
+
 void WorkerBoxes::Answer(uint64_t step, const wire::StepAnswer& answer) const {
   for (const uint32_t rank : ranks_) {
     if (arenas_[rank] == nullptr) continue;

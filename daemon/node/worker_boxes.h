@@ -69,6 +69,8 @@ class WorkerBoxes {
   void MarkTensor(size_t tensor, uint64_t step) const;
   // Marks every tensor of one worker (or of all, rank < 0) as delivered for `step`.
   void MarkDelivered(uint64_t step, int64_t rank = -1) const;
+  // Forgets which gradients were submitted, while all workers of this node wait.
+  void ClearGradients() const;
   // Tells all workers of this node that `step` is applied, on every node, and what became of it.
   void Answer(uint64_t step, const wire::StepAnswer& answer) const;
   // Tells one worker that the answer to its RPC says what became of `step`.

@@ -37,7 +37,7 @@ double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShap
     }
     if (optimizer.orthogonalizer != kernels::Orthogonalizer::kNewtonSchulz) continue;
     const auto [rows, cols] = OrthogonalizedShape(optimizer, matrix);
-    seconds += kernels::NewtonSchulzFlops(ChooseMethod(group, matrix), rows, cols, optimizer.newton_schulz.iterations) /
+    seconds += kernels::NewtonSchulzWork(ChooseMethod(group, matrix), rows, cols, optimizer.newton_schulz.iterations) /
                speed.flops_per_second;
   }
   return seconds;

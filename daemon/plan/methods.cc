@@ -43,11 +43,12 @@ kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape&
   const kernels::Optimizer optimizer = ToOptimizer(group);
   const auto [rows, cols] = OrthogonalizedShape(optimizer, matrix);
   const int iterations = optimizer.newton_schulz.iterations;
-  const bool gram = kernels::GramNewtonSchulzFlops(rows, cols, iterations) <
-                    kWorthIt * kernels::NewtonSchulzFlops(rows, cols, iterations);
-  return {gram ? kernels::Form::kGram : kernels::Form::kStandard,
-          group.muon().precision() == v1::PRECISION_BF16 ? kernels::Precision::kBFloat16
-                                                         : kernels::Precision::kFloat32};
+  const kernels::Precision precision = group.muon().precision() == v1::PRECISION_BF16 ? kernels::Precision::kBFloat16
+                                                                                      : kernels::Precision::kFloat32;
+  const kernels::Method gram{kernels::Form::kGram, precision};
+  const kernels::Method standard{kernels::Form::kStandard, precision};
+  const double gram_work = kernels::NewtonSchulzWork(gram, rows, cols, iterations);
+  return gram_work < kWorthIt * kernels::NewtonSchulzWork(standard, rows, cols, iterations) ? gram : standard;
 }
 
 v1::Method ToProto(const kernels::Method& method) {

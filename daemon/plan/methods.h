@@ -21,8 +21,8 @@ std::vector<kernels::Method> AllowedMethods(const v1::Group& group);
 // The largest rank that top-k has on this matrix.
 int64_t LargestRank(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix);
 
-// By operation counts: the Gram form where it saves a twentieth or more, in fp32 unless the group asks for
-// bf16. Where there is no Newton-Schulz, standard fp32, which then means nothing.
+// By operation counts, where what bf16 leaves in fp32 counts twice: the Gram form where it saves a twentieth or more,
+// in fp32 unless the group asks for bf16. Where there is no Newton-Schulz, standard fp32, which then means nothing.
 kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape& matrix);
 
 v1::Method ToProto(const kernels::Method& method);

@@ -113,32 +113,33 @@ void PackRight(const PanelSource& source, float* panel) {
   }
 }
 
-template <class Isa>
+// From the column of vector kFirst on.
+template <class Isa, int64_t kFirst>
 void MultiplyTile(int64_t depth, const float* left, const float* right, const TileResult& result) {
   constexpr int64_t kRows = Isa::kRows, kVectors = Isa::kVectors, kLanes = Isa::kLanes;
   typename Isa::Sum sum[kRows][kVectors];
   DMUON_UNROLL
   for (int64_t r = 0; r < kRows; ++r) {
     DMUON_UNROLL
-    for (int64_t v = 0; v < kVectors; ++v) sum[r][v] = Isa::Zero();
+    for (int64_t v = kFirst; v < kVectors; ++v) sum[r][v] = Isa::Zero();
   }
   const int64_t units = Isa::Units(depth);
   for (int64_t u = 0; u < units; ++u) {
     typename Isa::Vector b[kVectors];
     DMUON_UNROLL
-    for (int64_t v = 0; v < kVectors; ++v) b[v] = Isa::Load(right + u * kCols<Isa> + v * kLanes);
+    for (int64_t v = kFirst; v < kVectors; ++v) b[v] = Isa::Load(right + u * kCols<Isa> + v * kLanes);
     DMUON_UNROLL
     for (int64_t r = 0; r < kRows; ++r) {
       const typename Isa::Vector a = Isa::Broadcast(left + r * kLeftStride<Isa> + u);
       DMUON_UNROLL
-      for (int64_t v = 0; v < kVectors; ++v) sum[r][v] = Isa::MultiplyAdd(a, b[v], sum[r][v]);
+      for (int64_t v = kFirst; v < kVectors; ++v) sum[r][v] = Isa::MultiplyAdd(a, b[v], sum[r][v]);
     }
   }
   const TileResult to = result;
   DMUON_UNROLL
   for (int64_t r = 0; r < kRows; ++r) {
     DMUON_UNROLL
-    for (int64_t v = 0; v < kVectors; ++v) {
+    for (int64_t v = kFirst; v < kVectors; ++v) {
       const int64_t at = r * to.stride + v * kLanes;
       const typename Isa::Sum scaled = Isa::Scale(to.alpha, sum[r][v]);
       Isa::StoreSum(to.out + at, to.base == nullptr ? scaled : Isa::AddScaled(to.beta, to.base + at, scaled));
@@ -177,7 +178,8 @@ constexpr MicroKernel MakeMicroKernel(std::string_view name) {
           .transposed_edge = Isa::kLanes,
           .pack_left = PackLeft<Isa>,
           .pack_right = PackRight<Isa>,
-          .multiply = MultiplyTile<Isa>,
+          .multiply = MultiplyTile<Isa, 0>,
+          .multiply_right_half = MultiplyTile<Isa, Isa::kVectors / 2>,
           .combine = Combine<Isa>,
           .transpose = TransposeBlock<Isa>};
 }

@@ -62,6 +62,8 @@ struct MicroKernel {
   void (*pack_left)(const PanelSource& source, float* panel);
   void (*pack_right)(const PanelSource& source, float* panel);
   void (*multiply)(int64_t depth, const float* left, const float* right, const TileResult& result);
+  // Leaves the left half of the columns alone.
+  void (*multiply_right_half)(int64_t depth, const float* left, const float* right, const TileResult& result);
   // The same for sums that were written to memory, of `count` elements of a row.
   void (*combine)(int64_t count, const float* sums, const TileResult& result);
   void (*transpose)(const float* from, int64_t from_stride, float* to, int64_t to_stride);

@@ -81,22 +81,23 @@ struct Avx512Pairs : Avx512 {
   static constexpr int64_t kDepthsPerUnit = 2;
   static int64_t Units(int64_t depth) { return (depth + 1) / 2; }
 
-  static Vector Rounded(const float* from) {
+  // 16 numbers rounded to bf16 in the lower half, and 16 in the upper.
+  static Vector Rounded(const float* low, const float* high) {
+    const __mmask32 kept = _mm512_kunpackw(Kept(high), Kept(low));
+    return (Vector)_mm512_maskz_cvtne2ps_pbh(kept, _mm512_loadu_ps(high), _mm512_loadu_ps(low));
+  }
+  // Those that do not become zero. Without the sign a number's bits are in order.
+  static __mmask16 Kept(const float* from) {
     const Vector bits = Avx512Float::AlongDepth(from);
-    const Vector odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const Vector up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const Vector magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
-    const __mmask16 kept = _mm512_cmpge_epi32_mask(magnitude, _mm512_set1_epi32(kSmallestRounded));
-    return _mm512_maskz_and_epi32(kept, up, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+    return _mm512_cmpge_epu32_mask(_mm512_add_epi32(bits, bits), _mm512_set1_epi32(2 * kSmallestRounded));
   }
-  static Vector AlongDepth(const float* from) {
-    const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(Rounded(from), 16));
-    const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(Rounded(from + 16), 16));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-  }
+  static Vector AlongDepth(const float* from) { return Rounded(from, from + 16); }
   static Vector AlongLines(const float* from, int64_t depth_stride, int64_t unit) {
     const float* even = from + 2 * unit * depth_stride;
-    return _mm512_or_si512(_mm512_srli_epi32(Rounded(even), 16), Rounded(even + depth_stride));
+    // Lane i takes halves i and 16 + i.
+    const Vector pairs = _mm512_set_epi32(0x1f000f, 0x1e000e, 0x1d000d, 0x1c000c, 0x1b000b, 0x1a000a, 0x190009, 0x180008,
+                                          0x170007, 0x160006, 0x150005, 0x140004, 0x130003, 0x120002, 0x110001, 0x100000);
+    return _mm512_permutexvar_epi16(pairs, Rounded(even, even + depth_stride));
   }
   static Sum MultiplyAdd(Vector a, Vector b, Sum sum) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

@@ -4,9 +4,11 @@
 #include "kernels/cpu/newton_schulz.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
+#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/singular_bound.h"
@@ -23,7 +25,6 @@ class CpuOperations final : public WholeNewtonSchulz {
  public:
   CpuOperations(const Method& method, MatrixView x, Scratch& scratch)
       : kernel_(*MicroKernels(method.precision).front()),
-        square_kernel_(method.form == Form::kGram ? *MicroKernels(Precision::kFloat32).front() : kernel_),
         scratch_(scratch), wide_(x.rows <= x.cols), s_(std::min(x.rows, x.cols)), l_(std::max(x.rows, x.cols)), x_(x), from_(x), to_(x) {}
 
   GradientStats Measure() override { return MeasureFloat({x_.data, Elements()}); }
@@ -40,35 +41,50 @@ class CpuOperations final : public WholeNewtonSchulz {
     const Operand lines = wide_ ? Rows(from_.data, from_.cols) : Columns(from_.data, from_.cols);
     Compute({.rows = s_, .cols = s_, .depth = l_, .left = lines, .right = lines, .out = At(out), .symmetric = true},
             kernel_, scratch_, kPanels);
+    shift_[out] = 0.0;
   }
 
-  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) override {
-    Compute({.rows = s_, .cols = s_, .depth = s_, .left = Rows(At(left), s_), .right = Columns(At(right), s_), .out = At(out),
-             .alpha = static_cast<float>(alpha), .base = At(base), .beta = static_cast<float>(beta), .symmetric = true},
-            square_kernel_, scratch_, kPanels);
-  }
-
-  void AddIdentity(Square from, double value, Square to) override {
-    std::copy_n(At(from), s_ * s_, At(to));
-    AddToDiagonal(value, At(to));
-  }
-
-  void MultiplyMatrix(Square square, double beta) override {
-    Compute({.rows = from_.rows, .cols = from_.cols, .depth = s_,
-             .left = wide_ ? Rows(At(square), s_) : Rows(from_.data, from_.cols),
-             .right = wide_ ? Columns(from_.data, from_.cols) : Columns(At(square), s_), .out = to_.data,
-             .base = from_.data, .beta = static_cast<float>(beta)},
-            kernel_, scratch_, kPanels);
-    std::swap(from_, to_);
-  }
-
-  void MultiplyMatrixAboutMean(Square square) override {
+  void TakeMeanEigenvalue(Square square) override {
     const float* values = At(square);
     double trace = 0.0;
     for (int64_t i = 0; i < s_; ++i) trace += static_cast<double>(values[i * s_ + i]);
     const double mean = trace / static_cast<double>(s_);
-    AddToDiagonal(-mean, At(square));
-    MultiplyMatrix(square, mean);
+    AddToDiagonal(-mean, square);
+    shift_[square] += mean;
+  }
+
+  void MakePoly(const Quintic& q, Precision precision) override {
+    const double shift = shift_[kGram];
+    MultiplyStored(kGram, kGram, q.c, q.b + 2.0 * q.c * shift, kPoly, precision);
+    shift_[kPoly] = q.a + shift * (q.b + q.c * shift);
+  }
+
+  void Multiply(Square left, Square right, Square out, Precision precision) override {
+    MultiplyStored(left, right, 1.0, shift_[left], out, precision);
+    shift_[out] = 0.0;
+    if (shift_[right] == 0.0) return;
+    const size_t elements = static_cast<size_t>(s_) * static_cast<size_t>(s_);
+    const std::span<const float> source(At(left), elements);
+    const std::span<float> sum(At(out), elements);
+    ForEachBlock(elements, [&](size_t at, size_t n) {
+      AddMultiple(static_cast<float>(shift_[right]), source.subspan(at, n), sum.subspan(at, n));
+    });
+    AddToDiagonal(shift_[right] * shift_[left], out);
+  }
+
+  void Copy(Square from, Square to) override {
+    std::copy_n(At(from), s_ * s_, At(to));
+    AddToDiagonal(shift_[from], to);
+    shift_[to] = 0.0;
+  }
+
+  void MultiplyMatrix(Square square) override {
+    Compute({.rows = from_.rows, .cols = from_.cols, .depth = s_,
+             .left = wide_ ? Rows(At(square), s_) : Rows(from_.data, from_.cols),
+             .right = wide_ ? Columns(from_.data, from_.cols) : Columns(At(square), s_), .out = to_.data,
+             .base = from_.data, .beta = static_cast<float>(shift_[square])},
+            kernel_, scratch_, kPanels);
+    std::swap(from_, to_);
   }
 
   bool WithinBound(const NewtonSchulz& newton_schulz) override { return WithinSingularBound(newton_schulz, x_); }
@@ -80,17 +96,25 @@ class CpuOperations final : public WholeNewtonSchulz {
   static Operand Rows(const float* data, int64_t cols) { return {data, cols, 1}; }
   static Operand Columns(const float* data, int64_t cols) { return {data, 1, cols}; }
 
-  void AddToDiagonal(double value, float* square) const {
-    for (int64_t i = 0; i < s_; ++i) square[i * s_ + i] += static_cast<float>(value);
+  // out = alpha*left*right + beta*right, of what is stored.
+  void MultiplyStored(Square left, Square right, double alpha, double beta, Square out, Precision precision) {
+    Compute({.rows = s_, .cols = s_, .depth = s_, .left = Rows(At(left), s_), .right = Columns(At(right), s_), .out = At(out),
+             .alpha = static_cast<float>(alpha), .base = At(right), .beta = static_cast<float>(beta), .symmetric = true},
+            *MicroKernels(precision).front(), scratch_, kPanels);
   }
 
-  const MicroKernel& kernel_;         // of products with the matrix
-  const MicroKernel& square_kernel_;  // of products on its smaller side
+  void AddToDiagonal(double value, Square square) {
+    float* values = At(square);
+    for (int64_t i = 0; i < s_; ++i) values[i * s_ + i] += static_cast<float>(value);
+  }
+
+  const MicroKernel& kernel_;  // of products with the matrix
   Scratch& scratch_;
   const bool wide_;
   const int64_t s_, l_;
   const MatrixView x_;
   MatrixView from_, to_;
+  std::array<double, kSquares> shift_{};
 };
 
 }  // namespace
@@ -99,7 +123,7 @@ absl::Status OrthogonalizeFloat(const NewtonSchulz& newton_schulz, const Method&
                                 Scratch& scratch) {
   if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
   CpuOperations operations(method, x, scratch);
-  return RunNewtonSchulz(newton_schulz, method.form, x.rows, x.cols, operations);
+  return RunNewtonSchulz(newton_schulz, method, x.rows, x.cols, operations);
 }
 
 }  // namespace dmuon::kernels

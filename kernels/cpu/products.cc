@@ -132,8 +132,9 @@ class Computation {
       return;
     }
     alignas(64) float sums[kLargestTile];
-    kernel_.multiply(depth, left, right,
-                     {.out = sums, .stride = kernel_.cols, .alpha = 1.0F, .base = nullptr, .beta = 0.0F});
+    const bool half_below = p_.symmetric && col + kernel_.cols / 2 <= row;
+    const auto multiply = half_below ? kernel_.multiply_right_half : kernel_.multiply;
+    multiply(depth, left, right, {.out = sums, .stride = kernel_.cols, .alpha = 1.0F, .base = nullptr, .beta = 0.0F});
     for (int64_t r = 0; r < std::min(kernel_.rows, p_.rows - row); ++r) {
       const int64_t from = p_.symmetric ? std::max(col, row + r) : col;
       const int64_t count = std::min(col + kernel_.cols, p_.cols) - from;

@@ -3,16 +3,21 @@
 
 #include "kernels/cpu/singular_bound.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/team.h"
 
 namespace dmuon::kernels {
 namespace {
 
 constexpr double kSlack = 1.25;
+constexpr size_t kMostParts = 8;
 
 double NormOf(const std::vector<float>& v) { return std::sqrt(MeasureFloat(v).sum_squares); }
 
@@ -55,15 +60,20 @@ bool WithinSingularBound(const NewtonSchulz& newton_schulz, MatrixView x) {
   const auto cols = static_cast<size_t>(x.cols);
   if (!AllFinite({x.data, rows * cols})) return false;
   std::vector<float> right = PowerIterationStart(cols);
+  // Rows are cut into as many parts as size alone decides, each with a sum of its own.
+  const size_t parts = std::max<size_t>(1, std::min({kMostParts, rows, Grains(rows * cols)}));
+  std::vector<std::vector<float>> sums(parts);
   return GrowthWithinBound(newton_schulz, [&] {
-    std::vector<float> next(cols, 0.0F);
-    for (size_t r = 0; r < rows; ++r) {
-      const std::span<const float> row(x.data + r * cols, cols);
-      const float left = Dot(row, right);
-      AddMultiple(left, row, next);
-    }
-    const double grown = NormOf(next) / NormOf(right);
-    right.swap(next);
+    ForEach(parts, [&](size_t part) {
+      sums[part].assign(cols, 0.0F);
+      for (size_t r = part * rows / parts; r < (part + 1) * rows / parts; ++r) {
+        const std::span<const float> row(x.data + r * cols, cols);
+        AddMultiple(Dot(row, right), row, sums[part]);
+      }
+    });
+    for (size_t part = 1; part < parts; ++part) AddMultiple(1.0F, sums[part], sums[0]);
+    const double grown = NormOf(sums[0]) / NormOf(right);
+    right.swap(sums[0]);
     return grown;
   });
 }

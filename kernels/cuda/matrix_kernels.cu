@@ -28,6 +28,10 @@ __device__ uint16_t Round(float value) {
   return static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? quiet_nan : rounded);
 }
 
+__device__ double Of(const Shift& shift, int64_t item) {
+  return shift.of_each == nullptr ? shift.of_all : shift.of_each[item].beta;
+}
+
 __global__ void MirrorKernel(int64_t size, float* square) {
   // One column more, so that reading by columns meets different banks.
   __shared__ float tile[kTile][kTile + 1];
@@ -113,27 +117,57 @@ cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const Batch& batc
   });
 }
 
-cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, double value, float* squares) {
+cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, const Shift& shift, float* squares) {
   const Diagonals d = diagonals;
+  const Shift s = shift;
   return BatchLoop(stream, d.batch.items, d.count, [=] __device__(int64_t item, int64_t i) {
-    squares[item * d.batch.stride + i * (d.row_stride + 1)] += static_cast<float>(value);
+    squares[item * d.batch.stride + i * (d.row_stride + 1)] += static_cast<float>(Of(s, item));
   });
 }
 
 cudaError_t TakeMeans(cudaStream_t stream, const Diagonals& diagonals, float* squares, double* partials, double* sums,
-                      ProductScalars* means) {
+                      const Shift& before, ProductScalars* after) {
   const Diagonals d = diagonals;
+  const Shift s = before;
   const auto term = [=] __device__(int64_t item, int64_t i) {
     return static_cast<double>(squares[item * d.batch.stride + i * (d.row_stride + 1)]);
   };
-  cudaError_t error = BatchSum(stream, d.batch.items, d.count, term, partials, sums);
-  if (error != cudaSuccess) return error;
-  error = Loop(stream, d.batch.items, [=] __device__(int64_t item) {
-    means[item] = {1.0F, static_cast<float>(sums[item] / static_cast<double>(d.count))};
-  });
+  const cudaError_t error = BatchSum(stream, d.batch.items, d.count, term, partials, sums);
   if (error != cudaSuccess) return error;
   return BatchLoop(stream, d.batch.items, d.count, [=] __device__(int64_t item, int64_t i) {
-    squares[item * d.batch.stride + i * (d.row_stride + 1)] -= means[item].beta;
+    const auto mean = static_cast<float>(sums[item] / static_cast<double>(d.count));
+    squares[item * d.batch.stride + i * (d.row_stride + 1)] -= mean;
+    if (i == 0) after[item] = {1.0F, static_cast<float>(Of(s, item) + mean)};
+  });
+}
+
+cudaError_t AddShifts(cudaStream_t stream, const Diagonals& diagonals, const float* left, const Shift& left_shift,
+                      const float* right, const Shift& right_shift, float* out) {
+  const Diagonals d = diagonals;
+  const Shift l = left_shift;
+  const Shift r = right_shift;
+  return BatchLoop(stream, d.batch.items, d.row_stride * d.row_stride, [=] __device__(int64_t item, int64_t i) {
+    const double of_left = Of(l, item);
+    const double of_right = Of(r, item);
+    const int64_t at = item * d.batch.stride + i;
+    double sum = out[at] + of_left * right[at];
+    if (of_right != 0.0) {
+      sum = sum + of_right * left[at];
+      if (i % (d.row_stride + 1) == 0 && i / (d.row_stride + 1) < d.count) sum = sum + of_left * of_right;
+    }
+    out[at] = static_cast<float>(sum);
+  });
+}
+
+cudaError_t AddPolyShifts(cudaStream_t stream, const Diagonals& diagonals, double a, double b, double c,
+                          const float* grams, const Shift& gram_shift, float* out, ProductScalars* shifts) {
+  const Diagonals d = diagonals;
+  const Shift s = gram_shift;
+  return BatchLoop(stream, d.batch.items, d.row_stride * d.row_stride, [=] __device__(int64_t item, int64_t i) {
+    const double m = Of(s, item);
+    const int64_t at = item * d.batch.stride + i;
+    out[at] = static_cast<float>(out[at] + 2.0 * c * m * grams[at]);
+    if (i == 0) shifts[item] = {1.0F, static_cast<float>(a + m * (b + c * m))};
   });
 }
 

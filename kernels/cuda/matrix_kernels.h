@@ -63,15 +63,29 @@ struct Diagonals {
   Batch batch;
   int64_t count, row_stride;
 };
-// element += value.
-cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, double value, float* squares);
 // What a product takes from device memory.
 struct ProductScalars {
   float alpha, beta;
 };
-// means: 1 and the mean of each diagonal, rounded; element -= mean. `sums`: one for each square.
+// The multiple of the identity that belongs to each of a batch of squares: in device memory, or the same for all.
+struct Shift {
+  double of_all;
+  const ProductScalars* of_each;  // the beta; null: of_all
+};
+// element += shift.
+cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, const Shift& shift, float* squares);
+// The mean of each diagonal, rounded, goes over into the shift: after = 1 and before + mean; element -= mean.
+// `sums`: one for each square; `before` may lie at `after`.
 cudaError_t TakeMeans(cudaStream_t stream, const Diagonals& diagonals, float* squares, double* partials, double* sums,
-                      ProductScalars* means);
+                      const Shift& before, ProductScalars* after);
+// Of squares with shifts, (left + l*I) * (right + r*I), what a product of left and right lacks: out += l*right + r*left
+// + l*r*I.
+cudaError_t AddShifts(cudaStream_t stream, const Diagonals& diagonals, const float* left, const Shift& left_shift,
+                      const float* right, const Shift& right_shift, float* out);
+// The same for a*I + b*(gram + m*I) + c*(gram + m*I)^2, where b*gram + c*gram^2 is there: out += 2*c*m*gram, and
+// shifts = 1 and a + b*m + c*m^2.
+cudaError_t AddPolyShifts(cudaStream_t stream, const Diagonals& diagonals, double a, double b, double c,
+                          const float* grams, const Shift& gram_shift, float* out, ProductScalars* shifts);
 // Row-major: square(j, i) = square(i, j) for j > i.
 cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square);
 

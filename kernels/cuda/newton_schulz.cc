@@ -4,6 +4,7 @@
 #include "kernels/cuda/newton_schulz.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -41,9 +42,8 @@ size_t Elements(int64_t rows, int64_t cols) { return static_cast<size_t>(rows) *
 // The matrices are padded into `from`; a product writes `to`, and they change places. s is the shorter side.
 class DeviceOperations final : public NewtonSchulzOperations {
  public:
-  DeviceOperations(const Method& method, const MatrixBatch& x, Stream& stream)
-      : precision_(method.precision),
-        square_precision_(method.form == Form::kGram ? Precision::kFloat32 : method.precision), x_(x),
+  DeviceOperations(Precision precision, const MatrixBatch& x, Stream& stream)
+      : precision_(precision), x_(x),
         padding_{x.rows, x.cols, RoundUp(x.rows, kPadding), RoundUp(x.cols, kPadding)}, wide_(x.rows <= x.cols),
         real_s_(std::min(x.rows, x.cols)), s_(std::min(padding_.padded_rows, padding_.padded_cols)),
         l_(std::max(padding_.padded_rows, padding_.padded_cols)),
@@ -76,36 +76,73 @@ class DeviceOperations final : public NewtonSchulzOperations {
     Symmetric({.transpose_a = wide_, .transpose_b = !wide_, .rows = s_, .cols = s_, .depth = l_, .a_stride = stride,
                .b_stride = stride, .d_stride = s_, .precision = precision_},
               {.a = x, .b = x, .alpha = 1.0F, .beta = 0.0F, .c = nullptr, .d = At(out)}, matrix_.stride);
+    shift_[out] = {};
   }
 
-  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out) override {
-    const void* a = Rounded(At(left), square_, square_precision_, Slot::kRoundedLeft);
-    const void* b = left == right ? a : Rounded(At(right), square_, square_precision_, Slot::kRoundedRight);
-    Symmetric({.transpose_a = false, .transpose_b = false, .rows = s_, .cols = s_, .depth = s_, .a_stride = s_,
-               .b_stride = s_, .d_stride = s_, .precision = square_precision_},
-              {.a = a, .b = b, .alpha = static_cast<float>(alpha), .beta = static_cast<float>(beta), .c = At(base),
-               .d = At(out)}, square_.stride);
-  }
-
-  void AddIdentity(Square from, double value, Square to) override {
-    stream_.Copy(At(to), At(from), Room(square_) * sizeof(float));
-    stream_.Do("AddToDiagonal", [&](cudaStream_t on) { return AddToDiagonal(on, Diagonal(), value, At(to)); });
-  }
-
-  void MultiplyMatrix(Square square, double beta) override {
-    MultiplyMatrix(square, static_cast<float>(beta), nullptr);
-  }
-
-  // The means stay on the device.
-  void MultiplyMatrixAboutMean(Square square) override {
+  void TakeMeanEigenvalue(Square square) override {
     const auto items = static_cast<size_t>(x_.items);
     auto* partials = stream_.Get<double>(Slot::kMeanPartials, items * kPartialStats);
     auto* sums = stream_.Get<double>(Slot::kMeans, items);
-    auto* means = stream_.Get<ProductScalars>(Slot::kScalars, items);
     float* values = At(square);
-    stream_.Do("TakeMeans",
-               [&](cudaStream_t on) { return TakeMeans(on, Diagonal(), values, partials, sums, means); });
-    MultiplyMatrix(square, 0.0F, means);
+    const Shift before = shift_[square];
+    ProductScalars* after = OnDevice(square);
+    stream_.Do("TakeMeans", [&](cudaStream_t on) {
+      return TakeMeans(on, Diagonal(), values, partials, sums, before, after);
+    });
+  }
+
+  void MakePoly(const Quintic& q, Precision precision) override {
+    const Shift shift = shift_[kGram];
+    const bool known = shift.of_each == nullptr;
+    const double m = shift.of_all;
+    MultiplyStored(kGram, kGram, q.c, known ? q.b + 2.0 * q.c * m : q.b, kPoly, precision);
+    shift_[kPoly] = {q.a + m * (q.b + q.c * m), nullptr};
+    if (known) return;
+    const float* gram = At(kGram);
+    float* poly = At(kPoly);
+    ProductScalars* shifts = OnDevice(kPoly);
+    stream_.Do("AddPolyShifts", [&](cudaStream_t on) {
+      return AddPolyShifts(on, Diagonal(), q.a, q.b, q.c, gram, shift, poly, shifts);
+    });
+  }
+
+  // A product that read a shift on the device would be a call for each of a batch.
+  void Multiply(Square left, Square right, Square out, Precision precision) override {
+    const bool in_product = shift_[left].of_each == nullptr && IsNone(shift_[right]);
+    MultiplyStored(left, right, 1.0, in_product ? shift_[left].of_all : 0.0, out, precision);
+    shift_[out] = {};
+    if (in_product) return;
+    const float* a = At(left);
+    const float* b = At(right);
+    float* sum = At(out);
+    stream_.Do("AddShifts", [&](cudaStream_t on) {
+      return AddShifts(on, Diagonal(), a, shift_[left], b, shift_[right], sum);
+    });
+  }
+
+  void Copy(Square from, Square to) override {
+    float* values = At(to);
+    stream_.Copy(values, At(from), Room(square_) * sizeof(float));
+    stream_.Do("AddToDiagonal", [&](cudaStream_t on) { return AddToDiagonal(on, Diagonal(), shift_[from], values); });
+    shift_[to] = {};
+  }
+
+  void MultiplyMatrix(Square square) override {
+    const void* p = Rounded(At(square), square_, precision_, Slot::kRoundedLeft);
+    const void* x = rounded_matrix_;  // Gram came before, and X has not moved since
+    const Shift shift = shift_[square];
+    const int64_t rows = wide_ ? l_ : s_;
+    const int64_t cols = wide_ ? s_ : l_;
+    const ProductKind kind{.transpose_a = false, .transpose_b = false, .rows = rows, .cols = cols, .depth = s_,
+                           .a_stride = rows, .b_stride = s_, .d_stride = rows, .precision = precision_,
+                           .scalars_on_device = shift.of_each != nullptr};
+    Products::OfThread().Compute(stream_, kind,
+                                 {.a = wide_ ? x : p, .b = wide_ ? p : x, .alpha = 1.0F,
+                                  .beta = static_cast<float>(shift.of_all), .c = from_, .d = to_,
+                                  .scalars = shift.of_each},
+                                 {.items = x_.items, .a = wide_ ? matrix_.stride : square_.stride,
+                                  .b = wide_ ? square_.stride : matrix_.stride, .d = matrix_.stride});
+    std::swap(from_, to_);
   }
 
  private:
@@ -127,20 +164,24 @@ class DeviceOperations final : public NewtonSchulzOperations {
     return rounded;
   }
 
-  void MultiplyMatrix(Square square, float beta, const ProductScalars* scalars) {
-    const void* p = Rounded(At(square), square_, precision_, Slot::kRoundedLeft);
-    const void* x = rounded_matrix_;  // Gram came before, and X has not moved since
-    const int64_t rows = wide_ ? l_ : s_;
-    const int64_t cols = wide_ ? s_ : l_;
-    const ProductKind kind{.transpose_a = false, .transpose_b = false, .rows = rows, .cols = cols, .depth = s_,
-                           .a_stride = rows, .b_stride = s_, .d_stride = rows, .precision = precision_,
-                           .scalars_on_device = scalars != nullptr};
-    Products::OfThread().Compute(
-        stream_, kind,
-        {.a = wide_ ? x : p, .b = wide_ ? p : x, .alpha = 1.0F, .beta = beta, .c = from_, .d = to_, .scalars = scalars},
-        {.items = x_.items, .a = wide_ ? matrix_.stride : square_.stride,
-         .b = wide_ ? square_.stride : matrix_.stride, .d = matrix_.stride});
-    std::swap(from_, to_);
+  static bool IsNone(const Shift& shift) { return shift.of_each == nullptr && shift.of_all == 0.0; }
+  // The square's shifts lie on the device from now on, where they are about to be written.
+  ProductScalars* OnDevice(Square square) {
+    const auto items = static_cast<size_t>(x_.items);
+    ProductScalars* all = stream_.Get<ProductScalars>(Slot::kScalars, kSquares * items);
+    ProductScalars* scalars = all == nullptr ? nullptr : all + square * items;
+    shift_[square] = {0.0, scalars};
+    return scalars;
+  }
+
+  // out = alpha*left*right + beta*right, of what is stored.
+  void MultiplyStored(Square left, Square right, double alpha, double beta, Square out, Precision precision) {
+    const void* a = Rounded(At(left), square_, precision, Slot::kRoundedLeft);
+    const void* b = left == right ? a : Rounded(At(right), square_, precision, Slot::kRoundedRight);
+    Symmetric({.transpose_a = false, .transpose_b = false, .rows = s_, .cols = s_, .depth = s_, .a_stride = s_,
+               .b_stride = s_, .d_stride = s_, .precision = precision},
+              {.a = a, .b = b, .alpha = static_cast<float>(alpha), .beta = static_cast<float>(beta), .c = At(right),
+               .d = At(out)}, square_.stride);
   }
 
   // A product whose result is symmetric, of operands that lie `stride` elements apart.
@@ -168,8 +209,7 @@ class DeviceOperations final : public NewtonSchulzOperations {
     stream_.Do("MirrorUpper", [&](cudaStream_t on) { return MirrorUpper(on, s_, operands.d); });
   }
 
-  const Precision precision_;         // of products with the matrix
-  const Precision square_precision_;  // of products on its smaller side
+  const Precision precision_;  // of products with the matrix
   const MatrixBatch x_;
   const Padding padding_;
   const bool wide_;
@@ -180,6 +220,7 @@ class DeviceOperations final : public NewtonSchulzOperations {
   float* from_ = nullptr;
   float* to_ = nullptr;
   const void* rounded_matrix_ = nullptr;
+  std::array<Shift, kSquares> shift_{};
 };
 
 // What the iterations depend on. Factors and the caller's memory are not among it: those come before and after.
@@ -273,12 +314,12 @@ void OrthogonalizeOnDevice(const NewtonSchulz& newton_schulz, const Method& meth
     any = any || factors.of[i] != 0.0;
   }
   if (!any) return;
-  DeviceOperations operations(method, x, stream);
+  DeviceOperations operations(method.precision, x, stream);
   const int passes = Passes(newton_schulz, method.form);
   operations.Start(factors, passes);
   stream.Repeat(KeyOf(newton_schulz, method, x), [&] {
     operations.Place(passes);
-    Iterate(newton_schulz, method.form, operations);
+    Iterate(newton_schulz, method, operations);
   });
   operations.Finish(factors);
   const std::vector<GradientStats> after = Measure(x, stream);

@@ -28,7 +28,7 @@ size_t DeviceBatchSize(const MatrixShape& shape);
 
 // As Backend::OrthogonalizeBatch; at most DeviceBatchSize of them. Device errors go to `stream`; then results and
 // statuses mean nothing. Device memory for each matrix of s x l, s the shorter side, in elements: 2*s*l and 2
-// (standard) or 4 (gram) of s*s in fp32, and in bf16 half as large copies of the matrix and of a square.
+// (standard) or 4 (gram) of s*s in fp32, and in bf16 half as large copies of the matrix and of one or two squares.
 void OrthogonalizeOnDevice(const NewtonSchulz& newton_schulz, const Method& method, const MatrixBatch& x,
                            std::span<absl::Status> statuses, Stream& stream);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "wire/error.h"
 
@@ -219,6 +220,31 @@ absl::Status ValidateId(absl::string_view id, absl::string_view what) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateCheckpointName(absl::string_view name) {
+  if (name.empty() || name.size() > 128) {
+    return InvalidField(absl::StrCat("checkpoint name: ", name.size(), " characters, allowed are 1..128"));
+  }
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool alphanumeric = (name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9');
+    if (alphanumeric || (i > 0 && absl::string_view("._-").find(name[i]) != absl::string_view::npos)) continue;
+    return InvalidField(absl::StrCat("checkpoint name '", absl::CEscape(name), "': character ", i, ", '",
+                                     absl::CEscape(name.substr(i, 1)), "', is none of a-z and 0-9",
+                                     i > 0 ? " and . _ -" : ", as the first must be"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSchedule(const v1::CheckpointSchedule& schedule) {
+  const double seconds = schedule.every_seconds();
+  if (!(seconds >= 0.0 && seconds <= kMaxCheckpointSeconds)) {  // true for NaN
+    return InvalidField(absl::StrCat("checkpoints: every_seconds is ", seconds, ", must be in 0..2147483648 (0: off)"));
+  }
+  const uint32_t least = schedule.every_steps() > 0 || seconds > 0.0 ? 1 : 0;
+  if (schedule.keep() >= least && schedule.keep() <= kMaxCheckpoints) return absl::OkStatus();
+  return InvalidField(
+      absl::StrCat("checkpoints: keep is ", schedule.keep(), ", allowed are ", least, "..", kMaxCheckpoints));
+}
+
 absl::Status ValidateJobSpec(const v1::JobSpec& job) {
   DMUON_RETURN_IF_ERROR(ValidateId(job.job_id(), "job_id"));
   if (job.world_size() < 1 || job.world_size() > kMaxWorldSize) {
@@ -245,6 +271,7 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
     return InvalidField(absl::StrCat("autotune is ", static_cast<int>(job.autotune()),
                                      ", known are 1 (off), 2 (cached) and 3 (on)"));
   }
+  DMUON_RETURN_IF_ERROR(ValidateSchedule(job.checkpoints()));
   std::unordered_set<std::string> group_names;
   for (const v1::Group& group : job.groups()) {
     DMUON_RETURN_IF_ERROR(ValidateGroup(group, group_names));

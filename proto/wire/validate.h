@@ -23,9 +23,16 @@ inline constexpr int kMaxTensors = 262'144;
 inline constexpr int kMaxGroups = 4'096;
 inline constexpr int kMaxRowBlocks = 4'096;             // of a tensor
 inline constexpr int64_t kMaxMatrices = int64_t{1} << 20;  // of a job
+inline constexpr double kMaxCheckpointSeconds = 2147483648.0;  // between two
+inline constexpr uint32_t kMaxCheckpoints = 1'000;             // that a schedule keeps
 
 // Ids of jobs and nodes: 1..128 characters of [A-Za-z0-9._:/@-].
 absl::Status ValidateId(absl::string_view id, absl::string_view what);
+
+// Names of checkpoints: 1..128 of [a-z0-9._-], the first a letter or digit.
+absl::Status ValidateCheckpointName(absl::string_view name);
+
+absl::Status ValidateSchedule(const v1::CheckpointSchedule& schedule);
 
 // Names, shapes, dtypes, groups, options, views. A tensor of a matrix optimizer has 2 dimensions, or more and a
 // view that says which matrices they are; element-wise optimizers take no view.

@@ -45,7 +45,8 @@ static void EveryStatusHasItsName(void) {
   EXPECT(strcmp(dmuon_status_name(DMUON_STEP_OUT_OF_ORDER), "DMUON_STEP_OUT_OF_ORDER") == 0);
   EXPECT(strcmp(dmuon_status_name(DMUON_STATE_LOST), "DMUON_STATE_LOST") == 0);
   EXPECT(strcmp(dmuon_status_name(DMUON_REATTACHED), "DMUON_REATTACHED") == 0);
-  EXPECT(strcmp(dmuon_status_name(-1), dmuon_status_name(DMUON_PEER_LOST + 1)) == 0);
+  EXPECT(strcmp(dmuon_status_name(DMUON_CHECKPOINT), "DMUON_CHECKPOINT") == 0);
+  EXPECT(strcmp(dmuon_status_name(-1), dmuon_status_name(DMUON_CHECKPOINT + 1)) == 0);
   EXPECT(strcmp(dmuon_status_name(2147483647), "DMUON_UNKNOWN_STATUS") == 0);
 }
 
@@ -73,6 +74,9 @@ static void NullsAreRefusedByName(void) {
   EXPECT_REFUSED(dmuon_multiply_rows(NULL, 0, 0, 1, NULL, 0), "client");
   EXPECT_REFUSED(dmuon_wait(NULL, 1, 0, NULL), "client");
   EXPECT_REFUSED(dmuon_wait_params(NULL, &index, 1, 1, 0), "client");
+  EXPECT_REFUSED(dmuon_save(NULL, "name", 0), "client");
+  EXPECT_REFUSED(dmuon_wait_saved(NULL, "name", 0), "client");
+  EXPECT_REFUSED(dmuon_restore(NULL, "name", 0, &last_step), "client");
   dmuon_close(NULL);
 }
 
@@ -104,6 +108,15 @@ static void BadConfigsAreRefusedByField(void) {
   config = MakeConfig();
   config.call_timeout_ms = 0;
   EXPECT_REFUSED(dmuon_open(&config, &client), "call_timeout");
+  config = MakeConfig();
+  config.checkpoint_every_seconds = -0.5;
+  EXPECT_REFUSED(dmuon_open(&config, &client), "every_seconds is -0.5");
+  config = MakeConfig();
+  config.checkpoint_every_steps = 100;
+  config.checkpoint_keep = 0;
+  EXPECT_REFUSED(dmuon_open(&config, &client), "keep is 0, allowed are 1..1000");
+  config.checkpoint_keep = 1001;
+  EXPECT_REFUSED(dmuon_open(&config, &client), "keep is 1001");
   config = MakeConfig();
   config.address = "localhost:50051";
   EXPECT_REFUSED(dmuon_open(&config, &client), "localhost:50051");

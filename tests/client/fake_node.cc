@@ -23,6 +23,14 @@ namespace {
 
 absl::Status Take(absl::Status& scripted) { return std::exchange(scripted, absl::OkStatus()); }
 
+absl::Status WaitWhile(const std::atomic<bool>& held, const std::function<bool()>& cancelled) {
+  while (held) {
+    if (cancelled()) return absl::CancelledError("cancelled");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 class FakeNode::Service : public v1::NodeService::Service {
@@ -51,6 +59,16 @@ class FakeNode::Service : public v1::NodeService::Service {
                     v1::StepResponse* response) override {
     return wire::ToGrpc(
         node_->AskForStep(*request, response, [context] { return context->IsCancelled(); }));
+  }
+  grpc::Status Save(grpc::ServerContext* context, const v1::SaveRequest* request,
+                    v1::SaveResponse* response) override {
+    return wire::ToGrpc(
+        node_->Save(*request, response, [context] { return context->IsCancelled(); }));
+  }
+  grpc::Status Restore(grpc::ServerContext* context, const v1::RestoreRequest* request,
+                       v1::RestoreResponse* response) override {
+    return wire::ToGrpc(
+        node_->Restore(*request, response, [context] { return context->IsCancelled(); }));
   }
   grpc::Status Close(grpc::ServerContext*, const v1::CloseRequest*, v1::CloseResponse*) override {
     return wire::ToGrpc(node_->Close());
@@ -212,10 +230,7 @@ absl::Status FakeNode::Begin(const v1::BeginRequest& request, v1::BeginResponse*
 
 absl::Status FakeNode::Step(const v1::StepRequest& request, v1::StepResponse* response,
                             const std::function<bool()>& cancelled) {
-  while (hold_steps_) {
-    if (cancelled()) return absl::CancelledError("cancelled");
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  DMUON_RETURN_IF_ERROR(WaitWhile(hold_steps_, cancelled));
   wire::MutexLock lock(mu_);
   ++log_.steps_received;
   DMUON_RETURN_IF_ERROR(CheckSession(request.session_id()));
@@ -252,6 +267,52 @@ void FakeNode::Deliver() {
   for (size_t t = 0; t < masters_.size(); ++t) {
     std::memcpy(arena_.param(t).data(), masters_[t].data(), arena_.param(t).size());
   }
+}
+
+absl::Status FakeNode::Save(const v1::SaveRequest& request, v1::SaveResponse* response,
+                            const std::function<bool()>& cancelled) {
+  {
+    wire::MutexLock lock(mu_);
+    DMUON_RETURN_IF_ERROR(CheckSession(request.session_id()));
+    const auto known = checkpoints_.find(request.name());
+    const bool again = known != checkpoints_.end() && known->second.step == request.step();
+    log_.saves.push_back(absl::StrCat(request.name(), " of step ", request.step(), request.wait() ? ", wait" : "",
+                                      again ? ", again" : ""));
+    DMUON_RETURN_IF_ERROR(Take(script_.save_before));
+    if (!again) {
+      if (request.generation() != generation_ || request.step() != last_step_) {
+        return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STEP_OUT_OF_ORDER,
+                           absl::StrCat("step ", request.step(), " is not ", last_step_));
+      }
+      checkpoints_[request.name()] = {last_step_, masters_};
+    }
+    DMUON_RETURN_IF_ERROR(Take(script_.save_after));
+    if (again) DMUON_RETURN_IF_ERROR(script_.write);
+  }
+  if (request.wait()) DMUON_RETURN_IF_ERROR(WaitWhile(hold_writes_, cancelled));
+  response->set_exists(request.wait());
+  return absl::OkStatus();
+}
+
+absl::Status FakeNode::Restore(const v1::RestoreRequest& request, v1::RestoreResponse* response,
+                               const std::function<bool()>& cancelled) {
+  DMUON_RETURN_IF_ERROR(WaitWhile(hold_restores_, cancelled));
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(CheckSession(request.session_id()));
+  DMUON_RETURN_IF_ERROR(Take(script_.restore_before));
+  const auto found = checkpoints_.find(request.name());
+  if (found == checkpoints_.end()) {
+    return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_CHECKPOINT,
+                       absl::StrCat("no checkpoint ", request.name()));
+  }
+  ++log_.restores;
+  last_step_ = found->second.step;
+  masters_ = found->second.masters;
+  DMUON_RETURN_IF_ERROR(Take(script_.restore_after));
+  Deliver();
+  for (size_t t = 0; t < masters_.size(); ++t) arena_.entry(t).grad_word.store(0);
+  response->set_last_step(last_step_);
+  return absl::OkStatus();
 }
 
 absl::Status FakeNode::Close() {

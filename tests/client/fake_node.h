@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -32,6 +33,11 @@ class FakeNode {
     absl::Status step_before = {};  // answered instead of applying the step
     absl::Status step_after = {};   // answered after applying it
     absl::Status begin = {};        // answered to Begin
+    absl::Status save_before = {};     // answered instead of copying the state
+    absl::Status save_after = {};      // answered after copying it
+    absl::Status write = {};           // what becomes of every checkpoint that is asked for again
+    absl::Status restore_before = {};  // answered instead of restoring
+    absl::Status restore_after = {};   // answered after restoring
     bool forget_state = false;      // the next Register finds no state
     bool wrong_arena = false;       // the next arena has another generation than announced
     uint64_t raise_generation = 0;  // Register answers a generation higher by this
@@ -42,6 +48,8 @@ class FakeNode {
     std::vector<bool> must_resume;
     int steps_received = 0;
     int steps_applied = 0;
+    std::vector<std::string> saves;  // "name of step 3", with ", wait" and ", again"
+    int restores = 0;                // that were done
     int closes = 0;
   };
 
@@ -54,6 +62,10 @@ class FakeNode {
   [[nodiscard]] Log log();
   // While held, steps wait (until cancelled).
   void HoldSteps(bool hold) { hold_steps_ = hold; }
+  // While held, no checkpoint exists, and who waits for one waits (until cancelled).
+  void HoldWrites(bool hold) { hold_writes_ = hold; }
+  // While held, restores wait (until cancelled).
+  void HoldRestores(bool hold) { hold_restores_ = hold; }
 
  private:
   class Service;
@@ -65,6 +77,10 @@ class FakeNode {
   // The RPC: answers for the step that rang, if there is something to say about it.
   absl::Status AskForStep(const v1::StepRequest& request, v1::StepResponse* response,
                           const std::function<bool()>& cancelled);
+  absl::Status Save(const v1::SaveRequest& request, v1::SaveResponse* response,
+                    const std::function<bool()>& cancelled);
+  absl::Status Restore(const v1::RestoreRequest& request, v1::RestoreResponse* response,
+                       const std::function<bool()>& cancelled);
   absl::Status Close();
   absl::Status CheckSession(uint64_t session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Apply() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -75,6 +91,8 @@ class FakeNode {
 
   const std::string path_;
   std::atomic<bool> hold_steps_ = false;
+  std::atomic<bool> hold_writes_ = false;
+  std::atomic<bool> hold_restores_ = false;
   std::atomic<bool> stopping_ = false;
 
   wire::Mutex mu_;
@@ -88,6 +106,11 @@ class FakeNode {
   wire::ArenaLayout layout_ ABSL_GUARDED_BY(mu_);
   wire::Arena arena_ ABSL_GUARDED_BY(mu_);
   std::vector<std::vector<float>> masters_ ABSL_GUARDED_BY(mu_);  // empty: no state
+  struct Checkpoint {
+    uint64_t step = 0;
+    std::vector<std::vector<float>> masters;
+  };
+  std::map<std::string, Checkpoint> checkpoints_ ABSL_GUARDED_BY(mu_);
 
   wire::ScopedFd listener_;
   std::unique_ptr<Service> service_;

@@ -122,10 +122,11 @@ def whole_params(model: nn.Module) -> Params:
 def train(rank: int, world_size: int, address: str | list[str], job: str, *, parallel: str = "zero3",
           replicas: int = 1, steps: int = 30, tied: bool = False, micro_batches: int = 1, lr_factors: bool = False,
           dtype: torch.dtype = torch.float32, before_step: Callable[[int], None] | None = None,
-          whole_history: bool = True,
+          whole_history: bool = True, load: str | None = None, saves: Mapping[int, str] | None = None,
           hypers: Mapping[str, Any] = HYPERS) -> dict[str, Any]:
     """Trains through the service; returns whole parameters after each step (or the last one) and
-    what it reported. `address`: of the daemon, or of each rank's."""
+    what it reported. `address`: of the daemon, or of each rank's. `load`: a checkpoint to begin with; `saves`: names
+    of those to make, by step."""
     whole = mesh_of(replicas) if parallel in ("zero2", "zero3", "shards", "owned") else None
     model = wrap(make_small(tied, dtype), parallel, whole)
     history = []
@@ -137,6 +138,7 @@ def train(rank: int, world_size: int, address: str | list[str], job: str, *, par
     where = address if isinstance(address, str) else address[rank]
     with dmuon.Muon(model, job=job, address=where, verbose=False, **keywords) as opt:
         scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lr_factor) if lr_factors else None
+        loaded = load_whole(opt, model, load)
         resumed_at = opt.last_step
         for step in range(resumed_at, steps):
             opt.zero_grad()
@@ -144,13 +146,23 @@ def train(rank: int, world_size: int, address: str | list[str], job: str, *, par
             if before_step:
                 before_step(step)
             opt.step()
+            if saves and step + 1 in saves:
+                opt.save(saves[step + 1])
             if scheduler:
                 scheduler.step()
             if whole_history or step == steps - 1:
                 opt.wait()  # whole_params reads past every hook
                 history.append(whole_params(model))
         return {"params": history, "calls": opt.result.newton_schulz_calls, "routes": opt.routes(),
-                "units": opt.plan.matrix_units, "resumed_at": resumed_at}
+                "units": opt.plan.matrix_units, "resumed_at": resumed_at, "loaded": loaded}
+
+
+def load_whole(opt: dmuon.Muon, model: nn.Module, name: str | None) -> Params | None:
+    """Loads a checkpoint, if there is a name; the parameters that it brought."""
+    if name is None:
+        return None
+    opt.load(name)
+    return whole_params(model)
 
 
 def lr_factor(step: int) -> float:
@@ -223,17 +235,23 @@ def random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str
             for name, shape in shapes.items()}
 
 
-def feed(rank: int, world_size: int, address: str, job: str, shapes: Mapping[str, tuple[int, ...]], *,
+def feed(rank: int, world_size: int, address: str | list[str], job: str, shapes: Mapping[str, tuple[int, ...]], *,
          steps: int = 3, layout: str = "rows", dtype: torch.dtype = torch.float32,
          grads: Callable[[int, int], Mapping[str, torch.Tensor | None]] | None = None,
+         load: str | None = None, saves: Mapping[int, str] | None = None,
          keywords: Mapping[str, Any] = HYPERS) -> dict[str, Any]:
-    """Steps a bag of `shapes` with gradients `grads(step, rank)`, random ones by default."""
+    """Steps a bag of `shapes` with gradients `grads(step, rank)`, random ones by default. `address`, `load` and
+    `saves` are those of train()."""
     bag = Bag({n: t.to(dtype) for n, t in random_tensors(shapes, 0).items()}, layout)
-    history, results = [whole_params(bag)], []
-    with dmuon.Muon(bag, job=job, address=address, verbose=False, **keywords) as opt:
-        for step in range(1, steps + 1):
+    where = address if isinstance(address, str) else address[rank]
+    with dmuon.Muon(bag, job=job, address=where, verbose=False, **keywords) as opt:
+        load_whole(opt, bag, load)
+        history, results = [whole_params(bag)], []
+        for step in range(opt.last_step + 1, steps + 1):
             bag.feed(grads(step, rank) if grads else random_tensors(shapes, step))
             opt.step()
+            if saves and step in saves:
+                opt.save(saves[step])
             history.append(whole_params(bag))
             results.append(opt.result)
         keys = [sorted(opt.state_dict()), sorted(opt.state_dict()["param_groups"][0])]

@@ -77,6 +77,43 @@ TEST_F(ValidateTest, NegativeAndOversizedLengthsAreRefused) {
   EXPECT_THAT(Refusal(), HasSubstr("length -3 of dimension 0"));
 }
 
+TEST_F(ValidateTest, ASchedulesBoundsAreNamed) {
+  v1::CheckpointSchedule& schedule = *job_.mutable_checkpoints();
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());  // none are made
+  schedule.set_every_steps(1);
+  EXPECT_THAT(Refusal(), HasSubstr("checkpoints: keep is 0, allowed are 1..1000"));
+  schedule.set_every_steps(0);
+  schedule.set_every_seconds(0.5);
+  EXPECT_THAT(Refusal(), HasSubstr("keep is 0, allowed are 1..1000"));
+  schedule.set_keep(1000);
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  schedule.set_keep(1001);
+  EXPECT_THAT(Refusal(), HasSubstr("keep is 1001, allowed are 1..1000"));
+  schedule.set_keep(1);
+  schedule.set_every_seconds(kMaxCheckpointSeconds);
+  EXPECT_TRUE(ValidateJobSpec(job_).ok());
+  for (const double seconds : {-1.0, 2147483649.0, std::numeric_limits<double>::infinity(),
+                               std::numeric_limits<double>::quiet_NaN()}) {
+    schedule.set_every_seconds(seconds);
+    EXPECT_THAT(Refusal(), HasSubstr(absl::StrCat("every_seconds is ", seconds))) << seconds;
+  }
+}
+
+TEST(CheckpointNameTest, OnlyNamesThatAreSafeFileNamesPass) {
+  for (const std::string& name : {std::string("a"), std::string("0"), std::string("step-000000000123"),
+                                  std::string("best_1.5-final"), std::string(128, 'x')}) {
+    EXPECT_TRUE(ValidateCheckpointName(name).ok()) << name;
+  }
+  const auto refusal = [](absl::string_view name) { return std::string(ValidateCheckpointName(name).message()); };
+  EXPECT_THAT(refusal(""), HasSubstr("0 characters, allowed are 1..128"));
+  EXPECT_THAT(refusal(std::string(129, 'x')), HasSubstr("129 characters"));
+  EXPECT_THAT(refusal(".."), HasSubstr("character 0, '.', is none of a-z and 0-9, as the first must be"));
+  EXPECT_THAT(refusal("a/b"), HasSubstr("character 1, '/', is none of a-z and 0-9 and . _ -"));
+  EXPECT_THAT(refusal("Best"), HasSubstr("character 0, 'B'"));
+  EXPECT_THAT(refusal("a\n"), HasSubstr("character 1, '\\n'"));
+  EXPECT_THAT(refusal(absl::string_view("a\0b", 3)), HasSubstr("character 1, '\\000'"));
+}
+
 // cases rows 25, 27, 28: a flattened parameter never reaches Newton-Schulz.
 TEST_F(ValidateTest, FlatMatrixForAMatrixOptimizerIsRefused) {
   AddTensor("flat", {1024}, 0);

@@ -7,6 +7,7 @@
  *     -> fill dmuon_param_buffer of every tensor -> dmuon_begin
  *     -> per step: fill dmuon_grad_buffer, dmuon_submit* -> dmuon_step -> dmuon_wait
  *        (dmuon_expect_gradients before the first dmuon_submit lets the service work while backward runs)
+ *     -> between two steps, on all workers: dmuon_save, and dmuon_wait_saved at any later time; or dmuon_restore
  *   -> dmuon_close
  *
  * Conventions
@@ -40,7 +41,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 6
+#define DMUON_ABI_VERSION 7
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -63,8 +64,10 @@ typedef enum dmuon_status {
   DMUON_INTERNAL = 15,          /* a bug, or an error without a code of its own */
   DMUON_REATTACHED = 16,        /* fetch the buffers again, then retry. Not from this version;
                                    kept for memory that cannot stay at its address */
-  DMUON_PEER_LOST = 17          /* another node of the job, named in the message, is gone or does not
+  DMUON_PEER_LOST = 17,         /* another node of the job, named in the message, is gone or does not
                                    answer; it was tried again until the timeout */
+  DMUON_CHECKPOINT = 18         /* a checkpoint is missing, damaged, of another model, or cannot be
+                                   written; the message says which and why */
 } dmuon_status_t;
 
 typedef enum dmuon_dtype { DMUON_FLOAT32 = 1, DMUON_BFLOAT16 = 2 } dmuon_dtype_t;
@@ -157,9 +160,17 @@ typedef struct dmuon_config {
   int32_t call_timeout_ms;      /* of one control call, and how long a lost connection is retried.
                                    Above the daemon's step timeout, whose error names the culprit */
   dmuon_autotune_t autotune;    /* equal on all workers */
+  /* Checkpoints that the service makes by itself, named step-000000000123; equal on all workers. */
+  uint32_t checkpoint_every_steps;    /* 0: never by steps */
+  double checkpoint_every_seconds;    /* after the first step that ends so long after the last one, at most 2^31;
+                                         0: never by time */
+  uint32_t checkpoint_keep;           /* how many of them stay, 1..1000; those that dmuon_save made always do */
 } dmuon_config;
-#define DMUON_CONFIG_INIT \
-  { sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000, DMUON_AUTOTUNE_DEFAULT }
+#define DMUON_CONFIG_INIT                                                                                       \
+  {                                                                                                             \
+    sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000, DMUON_AUTOTUNE_DEFAULT, 0, \
+        0.0, 3                                                                                                  \
+  }
 
 /* A group of tensors with one optimizer. Fields of the other algorithm are ignored, but weight_decay. For a
  * variant of Muon, a field that is left as DMUON_GROUP_INIT has it is the variant's own; one that means
@@ -348,6 +359,39 @@ DMUON_API dmuon_status_t dmuon_wait(dmuon_client* client, uint64_t step, int32_t
  * became of the step; errors are those of dmuon_wait. Any thread. */
 DMUON_API dmuon_status_t dmuon_wait_params(dmuon_client* client, const uint32_t* tensors,
                                            size_t count, uint64_t step, int32_t timeout_ms);
+
+/* Makes a checkpoint of the last applied step: what every worker needs to go on from there, on any number of workers
+ * and nodes, in any sharding. All workers call it between the same two steps (one on each node at least). It returns
+ * when the state has been copied, in memory; training may go on while it is written. `name`: 1..128 of [a-z0-9._-],
+ * the first a letter or digit; a checkpoint of the same name is replaced, once the new one exists.
+ *
+ * Errors: DMUON_INVALID_ARGUMENT naming the character; DMUON_NOT_READY before dmuon_begin, and while a step is in
+ * flight or unanswered; DMUON_CHECKPOINT when the daemon keeps none; DMUON_LIMIT when it lacks the memory for the copy.
+ * A lost connection, timeouts and DMUON_STATE_LOST are as for dmuon_wait: after DMUON_DEADLINE_EXCEEDED and
+ * DMUON_PEER_LOST call again with this name. */
+DMUON_API dmuon_status_t dmuon_save(dmuon_client* client, const char* name, int32_t timeout_ms);
+
+/* Waits until a checkpoint for which dmuon_save of this client was DMUON_OK exists on disk; one of the last 16, at any
+ * later time between two steps. Each call asks the daemon anew, for call_timeout_ms at most: DMUON_DEADLINE_EXCEEDED
+ * says that it does not exist yet, and nothing keeps running, so that training may go on. Less than 100 ms is 100 ms.
+ *
+ * DMUON_CHECKPOINT says why it was not written; what was of this name before is as it was. DMUON_NOT_READY for another
+ * name, and as dmuon_save. */
+DMUON_API dmuon_status_t dmuon_wait_saved(dmuon_client* client, const char* name, int32_t timeout_ms);
+
+/* Puts a checkpoint of this job id in place of the job's state, and its parameters into the parameter buffers, which
+ * the caller must copy into its model. All workers call it, as they call dmuon_step. Tensors are found by name:
+ * number of workers, sharding and nodes may differ from when it was saved. *last_step: the step that it is of, before
+ * or after the job's; the next one is that + 1. Gradients that were submitted, the answer to the last step, and what
+ * dmuon_multiply_rows was called with are forgotten, also when it fails.
+ *
+ * Errors: DMUON_INVALID_ARGUMENT naming the character; DMUON_NOT_READY before dmuon_begin, and while a step is in
+ * flight; DMUON_CHECKPOINT when there is none of this name, when a part of it is missing or damaged, or when it does
+ * not fit the job's tensors: nothing has changed. A lost connection is mended inside. After DMUON_DEADLINE_EXCEEDED and
+ * DMUON_PEER_LOST call again with this name: some nodes may have restored it. After DMUON_STATE_LOST the way is
+ * dmuon_register, dmuon_begin, dmuon_restore. */
+DMUON_API dmuon_status_t dmuon_restore(dmuon_client* client, const char* name, int32_t timeout_ms,
+                                       uint64_t* last_step);
 
 /* Ends the session in order and frees the client; NULL is allowed. When the last worker of a job
  * has closed, the daemon drops the job's state. To leave the state for a successor, end the

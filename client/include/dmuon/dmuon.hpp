@@ -154,6 +154,17 @@ class Client {
     return result;
   }
 
+  void save(const std::string& name, int32_t timeout_ms = -1) { Check(dmuon_save(handle_, name.c_str(), timeout_ms)); }
+  void wait_saved(const std::string& name, int32_t timeout_ms = -1) {
+    Check(dmuon_wait_saved(handle_, name.c_str(), timeout_ms));
+  }
+  // The step that the checkpoint is of.
+  uint64_t restore(const std::string& name, int32_t timeout_ms = -1) {
+    uint64_t last_step = 0;
+    Check(dmuon_restore(handle_, name.c_str(), timeout_ms, &last_step));
+    return last_step;
+  }
+
  private:
   dmuon_client* handle_ = nullptr;
 };

@@ -10,7 +10,7 @@ import os
 import pathlib
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-DMUON_ABI_VERSION = 6
+DMUON_ABI_VERSION = 7
 DMUON_MAX_DIMS = 8
 
 # dmuon_status
@@ -32,6 +32,7 @@ DMUON_NUMERICAL = 14
 DMUON_INTERNAL = 15
 DMUON_REATTACHED = 16
 DMUON_PEER_LOST = 17
+DMUON_CHECKPOINT = 18
 
 # dmuon_dtype
 DMUON_FLOAT32 = 1
@@ -123,6 +124,9 @@ class dmuon_config(ctypes.Structure):
         ("connect_timeout_ms", c_int32),
         ("call_timeout_ms", c_int32),
         ("autotune", c_int32),
+        ("checkpoint_every_steps", c_uint32),
+        ("checkpoint_every_seconds", c_double),
+        ("checkpoint_keep", c_uint32),
     ]
 
 
@@ -248,6 +252,9 @@ PROTOTYPES = {
     "dmuon_step": (c_int32, [c_void_p, c_uint64, _POINTER(dmuon_hyper), c_size_t]),
     "dmuon_wait": (c_int32, [c_void_p, c_uint64, c_int32, _POINTER(dmuon_step_result)]),
     "dmuon_wait_params": (c_int32, [c_void_p, _POINTER(c_uint32), c_size_t, c_uint64, c_int32]),
+    "dmuon_save": (c_int32, [c_void_p, c_char_p, c_int32]),
+    "dmuon_wait_saved": (c_int32, [c_void_p, c_char_p, c_int32]),
+    "dmuon_restore": (c_int32, [c_void_p, c_char_p, c_int32, _POINTER(c_uint64)]),
     "dmuon_close": (None, [c_void_p]),
 }
 

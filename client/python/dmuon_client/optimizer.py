@@ -9,42 +9,24 @@
 Everything between is the daemon's. The client holds no optimizer state.
 """
 
-import dataclasses
+import contextlib
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor import DTensor
 
-from dmuon_client import _abi, backward, handover, options as opts, qk_clip, routing, sharding, workers
+from dmuon_client import _abi, backward, handover, options as opts, qk_clip, routing, sharding, tensors, workers
 from dmuon_client.session import DmuonError, PlanInfo, Reattached, RowFactors, Session, Stale, StepResult, dtype_code
+from dmuon_client.tensors import Tensor
 
 # A daemon that keeps replacing its arena within one step is broken.
 _MAX_ATTEMPTS = 5
+_Answer = TypeVar("_Answer")
 # After these the step goes on when it is asked for again.
 _GOES_ON = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST)
-
-_Hyper = tuple[float, float, float, float]  # lr, weight decay, momentum or beta1, beta2
-
-
-@dataclasses.dataclass
-class _Tensor:
-    """A parameter as the service knows it. The buffers are views of the arena."""
-
-    route: routing.Route
-    holding: sharding.Holding
-    # As they were at registration.
-    local_shape: torch.Size
-    dtype: torch.dtype
-    placements: tuple[Placement, ...] | None
-    param: nn.Parameter = dataclasses.field(init=False)
-    grad_buffer: torch.Tensor | None = None
-    param_buffer: torch.Tensor | None = None
-
-    def __post_init__(self) -> None:
-        self.param = self.route.param
 
 
 class Muon(torch.optim.Optimizer):
@@ -83,7 +65,8 @@ class Muon(torch.optim.Optimizer):
         self.result: StepResult | None = None
         self.steps_done = 0
         self._targets: list[torch.Tensor] | None = None  # where the step in flight will be delivered
-        self._checked: list[_Hyper] = []
+        self._checked: list[opts.Hyper] = []
+        self._saved: str | None = None  # the last checkpoint
         self._pending: int | None = None  # a step that was started and not waited for
         self._held = [i for i, t in enumerate(self._tensors) if not t.holding.empty]
         self._registered = [(t.local_shape, t.dtype, torch.strided, t.placements) for t in self._tensors]
@@ -222,12 +205,13 @@ class Muon(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes hyper-parameters over. The service's step number stands: a saved one that is larger
-        is refused, because the optimizer state it belongs to is not there."""
+        is refused, because the optimizer state it belongs to is not there: `load` it first."""
         saved = state_dict.get("dmuon", {}).get("last_step", 0)
         if saved > self.last_step:
             raise ValueError(
                 f"the saved step is {saved}, but job {self.job} in the service is at step "
-                f"{self.last_step}: its optimizer state has been lost, or belongs to another job"
+                f"{self.last_step}: its optimizer state has been lost, or belongs to another job; opt.load(name) puts "
+                "a checkpoint of the service in place, and comes first"
             )
         ours = [(g["group_name"], g["algorithm"]) for g in self.param_groups]
         theirs = [(g.get("group_name"), g.get("algorithm")) for g in state_dict["param_groups"]]
@@ -235,10 +219,61 @@ class Muon(torch.optim.Optimizer):
             raise ValueError(f"saved groups {theirs} are not this optimizer's {ours}")
         super().load_state_dict(state_dict)
 
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def save(self, name: str, wait: bool = False) -> None:
+        """Makes a checkpoint of what the last step() left, in the service's --checkpoint-dir under the job's id. Every
+        worker calls it between the same two steps. Returns when the service has copied the state in its memory, which
+        holds one copy at a time: when the one before is written. Training goes on while this one is written. `wait`:
+        until it exists, for `timeout` seconds at most.
+
+        `name`: 1 to 128 of a-z 0-9 . _ -, the first a letter or digit; a checkpoint of the same name is replaced, once
+        the new one exists. Hyper-parameters of param_groups are not in it: they are in state_dict(). DmuonError when
+        the service keeps no checkpoints, or lacks the memory. Whether an earlier one could be written, the next
+        save(), wait_saved() or close() tells, save() and close() by a warning.
+        """
+        self.wait()
+        self._session.warn_of_saves()
+        self._persist(f"save of {name}", lambda: self._session.save(name))
+        self._saved = name
+        if wait:
+            self.wait_saved()
+
+    def wait_saved(self) -> None:
+        """Until the checkpoint of the last save() exists; DmuonError says why it does not. Does nothing before the
+        first save()."""
+        if self._saved is not None:
+            self._session.wait_saved(self._saved)
+
+    @torch.no_grad()
+    def load(self, name: str) -> None:
+        """Puts a checkpoint of this job id in place of the job's state, its parameters into the model, and its step
+        into last_step. Every worker calls it, as it calls step(). Parameters are found by name: number of workers,
+        sharding and nodes may differ from when it was saved. What the service does not hold stays: frozen
+        parameters, buffers, and learning rates.
+
+        DmuonError naming what is wrong when there is no such checkpoint, when it is damaged, or when it is of another
+        model: nothing has changed. After a timeout or a lost peer it must be called again. Also the way on after
+        DMUON_STATE_LOST, for a trainer that has outlived the service.
+        """
+        if self._pending is not None:
+            with contextlib.suppress(DmuonError):  # what became of the step no longer counts
+                self.wait()
+        if self._session.state_lost:
+            self._register_again()
+        self.last_step = self._persist(f"load of {name}", lambda: self._session.restore(name))
+        if self._backward:
+            self._backward.take()  # the service has forgotten them
+        self._expecting = 0
+        self._targets = None
+        self.result = None
+        self._deliver(self._held)
+
     # -- session -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends the session. The service drops the job's state once every worker has closed."""
+        """Ends the session, when its checkpoints are written. The service drops the job's state once every worker has
+        closed."""
         if not self._session.closed:
             self.wait()
         if self._backward:
@@ -256,9 +291,9 @@ class Muon(torch.optim.Optimizer):
         """Optimizer of each tensor that the service holds, by name."""
         return {t.route.name: t.route.route for t in self._tensors}
 
-    def _describe(self, model: nn.Module, routes: list[routing.Route]) -> list[_Tensor]:
+    def _describe(self, model: nn.Module, routes: list[routing.Route]) -> list[Tensor]:
         replicated = sharding.replicated_parameters(model)
-        tensors = []
+        described = []
         for route in routes:
             dtype_code(route.name, route.param.dtype)
             self._check_backward(route, replicated)
@@ -267,9 +302,9 @@ class Muon(torch.optim.Optimizer):
                                      reduced=self._options.reduced, job_mesh=self._options.mesh)
             with torch.no_grad():
                 shape = sharding.local_part(route.param).shape
-            tensors.append(_Tensor(route, holding, shape, route.param.dtype,
+            described.append(Tensor(route, holding, shape, route.param.dtype,
                                    sharding.placements(route.param)))
-        return tensors
+        return described
 
     def _check_backward(self, route: routing.Route, replicated: set[int]) -> None:
         """ValueError where gradients are reduced by others, but after the hooks."""
@@ -306,7 +341,9 @@ class Muon(torch.optim.Optimizer):
             job=self.job, rank=self._rank, world_size=self._world_size, address=o.address,
             max_grad_norm=float(o.max_grad_norm or 0.0),
             missing_gradient=opts.MISSING[o.missing_gradient], timeout=o.timeout,
-            connect_timeout=o.connect_timeout, autotune=opts.AUTOTUNE[o.autotune])
+            connect_timeout=o.connect_timeout, autotune=opts.AUTOTUNE[o.autotune],
+            checkpoint_every_steps=o.checkpoint_every_steps or 0,
+            checkpoint_every_seconds=float(o.checkpoint_every_seconds or 0.0), checkpoint_keep=o.checkpoint_keep)
         try:
             self._register_all()
             self._fill_params()
@@ -344,30 +381,41 @@ class Muon(torch.optim.Optimizer):
         for t in self._tensors:
             t.param_buffer.copy_(sharding.local_part(t.route.param))
 
-    def _hypers_now(self) -> list[_Hyper]:
-        hypers = [_hyper(group) for group in self.param_groups]
+    def _hypers_now(self) -> list[opts.Hyper]:
+        hypers = [opts.hyper_of(group) for group in self.param_groups]
         if hypers != self._checked:  # most steps repeat those of the last
             for group, hyper in zip(self.param_groups, hypers, strict=True):
-                _check_hyper(group["group_name"], hyper)
+                opts.check_hyper(group["group_name"], hyper)
             self._checked = hypers
         return hypers
 
     # -- a step ------------------------------------------------------------------------------------
 
-    def _run(self, step: int, hypers: list[_Hyper], rows: list[RowFactors]) -> StepResult:
+    def _run(self, step: int, hypers: list[opts.Hyper], rows: list[RowFactors]) -> StepResult:
+        def attempt() -> StepResult:
+            self._submit(step)
+            self._session.start(step, hypers, rows)
+            self._targets = self._local_params(self._held)  # while the service works
+            return self._session.wait(step)
+        return self._persist(f"step {step}", attempt)
+
+    def _persist(self, what: str, attempt: Callable[[], _Answer]) -> _Answer:
+        """Through new arenas and new plans."""
         for _ in range(_MAX_ATTEMPTS):
             try:
-                self._submit(step)
-                self._session.start(step, hypers, rows)
-                self._targets = self._local_params(self._held)  # while the service works
-                return self._session.wait(step)
+                return attempt()
             except Reattached:
                 self._fetch_buffers()
             except Stale:
-                self.plan = self._session.register()
-                self._fetch_buffers()
-                self._session.begin()
-        raise RuntimeError(f"step {step} was interrupted {_MAX_ATTEMPTS} times by a new arena or plan")
+                self._register_again()
+        raise RuntimeError(f"{what} was interrupted {_MAX_ATTEMPTS} times by a new arena or plan")
+
+    def _register_again(self) -> None:
+        self.plan = self._session.register()
+        self._fetch_buffers()
+        if self._session.state_lost:
+            self._fill_params()  # a new job begins with something
+        self._session.begin()
 
     def _submit(self, step: int) -> None:
         # Checked first: an error must come before the first mark, or a later step() would find it.
@@ -394,7 +442,7 @@ class Muon(torch.optim.Optimizer):
             self.wait()
         grad = self._tensors[i].param.grad
         piece = sharding.local_part(grad)
-        if _description(grad, piece) != self._registered[i]:
+        if tensors.description(grad, piece) != self._registered[i]:
             return False
         step = self.last_step + 1
         if self._expecting != step:
@@ -410,10 +458,10 @@ class Muon(torch.optim.Optimizer):
         grads = [t.param.grad for t in self._tensors]
         pieces = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
         # One comparison for all; which one differs is looked for when one does.
-        if [_description(*pair) for pair in zip(grads, pieces)] != self._registered:
+        if [tensors.description(*pair) for pair in zip(grads, pieces)] != self._registered:
             for t, registered, grad, piece in zip(self._tensors, self._registered, grads, pieces, strict=True):
-                if _description(grad, piece) not in (None, registered):
-                    raise TypeError(_difference(t, grad, piece))
+                if tensors.description(grad, piece) not in (None, registered):
+                    raise TypeError(tensors.difference(t, grad, piece))
         return pieces
 
     def _deliver(self, which: Sequence[int]) -> None:
@@ -430,37 +478,3 @@ def _copy(to: list[torch.Tensor], source: list[torch.Tensor]) -> None:
     """All at once: half the time of a call for each."""
     if to:
         torch._foreach_copy_(to, source)
-
-
-def _description(grad: torch.Tensor | None, piece: torch.Tensor | None) -> tuple | None:
-    if grad is None:
-        return None
-    return piece.shape, piece.dtype, piece.layout, None if piece is grad else grad.placements
-
-
-def _difference(t: _Tensor, grad: torch.Tensor, piece: torch.Tensor) -> str:
-    name = t.route.name
-    if grad.layout is not torch.strided:
-        return f"the gradient of {name} is {grad.layout}; only dense gradients are supported"
-    if grad.dtype != t.dtype:
-        return f"the gradient of {name} is {grad.dtype}, its parameter {t.dtype}"
-    if sharding.placements(grad) != t.placements:
-        return (f"the gradient of {name} is placed as {sharding.placements(grad)}, its parameter as "
-                f"{t.placements}")
-    return (f"the gradient of {name} has local shape {tuple(piece.shape)}, its parameter had "
-            f"{tuple(t.local_shape)} at registration")
-
-
-def _hyper(group: dict[str, Any]) -> _Hyper:
-    first, second = group["betas"] if group["algorithm"] == "adamw" else (group["momentum"], group.get("beta2", 0.0))
-    return float(group["lr"]), float(group["weight_decay"]), float(first), float(second)
-
-
-def _check_hyper(group_name: str, hyper: _Hyper) -> None:
-    """ValueError naming the group; a bad value must not reach the other workers' step."""
-    lr, weight_decay, first, second = hyper
-    where = f"of group {group_name!r}"
-    opts.check_number(f"lr {where}", lr, 0.0)
-    opts.check_number(f"weight_decay {where}", weight_decay, 0.0)
-    opts.check_number(f"momentum {where}", first, 0.0, 1.0)
-    opts.check_number(f"beta2 {where}", second, 0.0, 1.0)

@@ -70,8 +70,8 @@ def check_number(what: str, value: Any, low: float, high: float = math.inf) -> N
         raise ValueError(f"{what} is {value!r}; it must be a number in [{low}, {high})")
 
 
-def _check_whole(what: str, value: Any) -> None:
-    check_number(what, value, 1, 2**62)
+def _check_whole(what: str, value: Any, high: int = 2**62) -> None:
+    check_number(what, value, 1, high)
     if not isinstance(value, int):
         raise ValueError(f"{what} is {value!r}; it must be a whole number")
 
@@ -164,6 +164,11 @@ class Options:
     # soon as it is complete, instead of in step(). None: in step().
     backward_passes_per_step: int | None = None
 
+    # Checkpoints that the service makes by itself, named step-000000000123, beside those of save().
+    checkpoint_every_steps: int | None = None
+    checkpoint_every_seconds: float | None = None  # after the first step that ends so long after the last one
+    checkpoint_keep: int = 3  # how many of these stay; those of save() always do
+
     # Where the service is, and how long to wait for it.
     job: str | None = None
     address: str | None = None
@@ -221,7 +226,17 @@ class Options:
             _check_whole("backward_passes_per_step", self.backward_passes_per_step)
         if self.overlap and self.sync:
             raise ValueError("overlap needs sync=False: a step with sync=True waits for all parameters itself")
+        self._validate_checkpoints()
         self._validate_rules()
+
+    def _validate_checkpoints(self) -> None:
+        if self.checkpoint_every_steps is not None:
+            _check_whole("checkpoint_every_steps", self.checkpoint_every_steps, 2**32)
+        if self.checkpoint_every_seconds is not None:
+            check_number("checkpoint_every_seconds", self.checkpoint_every_seconds, 0.0, 2**31)
+            if self.checkpoint_every_seconds == 0:
+                raise ValueError("checkpoint_every_seconds is 0; it must be above 0, or None for never")
+        _check_whole("checkpoint_keep", self.checkpoint_keep, 1001)
 
     def _validate_stages(self) -> None:
         for what, table in (("momentum_form", MOMENTUM_FORMS), ("eps_mode", EPS_MODES), ("scale", SCALES),
@@ -261,3 +276,21 @@ class Options:
             rule.validate()
             for what, value, high in rule.overrides_to_check():
                 check_number(f"{what} of {rule}", value, 0.0, high)
+
+
+Hyper = tuple[float, float, float, float]  # lr, weight decay, momentum or beta1, beta2
+
+
+def hyper_of(group: dict[str, Any]) -> Hyper:
+    first, second = group["betas"] if group["algorithm"] == "adamw" else (group["momentum"], group.get("beta2", 0.0))
+    return float(group["lr"]), float(group["weight_decay"]), float(first), float(second)
+
+
+def check_hyper(group_name: str, hyper: Hyper) -> None:
+    """ValueError naming the group; a bad value must not reach the other workers' step."""
+    lr, weight_decay, first, second = hyper
+    where = f"of group {group_name!r}"
+    check_number(f"lr {where}", lr, 0.0)
+    check_number(f"weight_decay {where}", weight_decay, 0.0)
+    check_number(f"momentum {where}", first, 0.0, 1.0)
+    check_number(f"beta2 {where}", second, 0.0, 1.0)

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -87,16 +88,19 @@ class Session:
 
     def __init__(self, *, job: str, rank: int, world_size: int, address: str | None,
                  max_grad_norm: float, missing_gradient: int, timeout: float,
-                 connect_timeout: float, autotune: int) -> None:
+                 connect_timeout: float, autotune: int, checkpoint_every_steps: int = 0,
+                 checkpoint_every_seconds: float = 0.0, checkpoint_keep: int = 3) -> None:
         self._library = _abi.load()
         self._pid = os.getpid()
         self._timeout = timeout
         self.waited_seconds = 0.0  # in wait and wait_params; the owner may set it back
+        self.state_lost = False  # the daemon came back without the job: register, begin, and it is a new one
+        self._unsettled: dict[str, None] = {}  # checkpoints of which nobody knows yet whether they exist
         self._client = ctypes.c_void_p()
         config = _abi.dmuon_config(
             ctypes.sizeof(_abi.dmuon_config), address.encode() if address else None, job.encode(),
             rank, world_size, max_grad_norm, missing_gradient, int(connect_timeout * 1000),
-            int(timeout * 1000), autotune)
+            int(timeout * 1000), autotune, checkpoint_every_steps, checkpoint_every_seconds, checkpoint_keep)
         self._check(self._library.dmuon_open(ctypes.byref(config), ctypes.byref(self._client)))
         atexit.register(self._close_at_exit)
 
@@ -136,6 +140,7 @@ class Session:
         last_step, resumed = ctypes.c_uint64(), ctypes.c_int32()
         self._check(self._library.dmuon_begin(self._client, self._timeout_ms, ctypes.byref(last_step),
                                               ctypes.byref(resumed)))
+        self.state_lost = False
         return last_step.value, bool(resumed.value)
 
     def grad_buffer(self, tensor: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -179,7 +184,8 @@ class Session:
     def wait(self, step: int) -> StepResult:
         """Until the parameter buffers carry `step`."""
         result = _new_result()
-        self._await(lambda slice_ms: self._library.dmuon_wait(self._client, step, slice_ms, ctypes.byref(result)))
+        self._await_params(lambda slice_ms: self._library.dmuon_wait(self._client, step, slice_ms,
+                                                                     ctypes.byref(result)))
         return _to_python(result)
 
     def poll(self, step: int) -> StepResult | None:
@@ -196,28 +202,75 @@ class Session:
         """Until the parameter buffers of these tensors carry `step`; others may be on their way, and
         `wait` still comes after it. A step that was skipped is over for all tensors."""
         array = (ctypes.c_uint32 * len(tensors))(*tensors)
-        self._await(lambda slice_ms: self._library.dmuon_wait_params(self._client, array, len(tensors), step, slice_ms))
+        self._await_params(lambda slice_ms: self._library.dmuon_wait_params(self._client, array, len(tensors), step,
+                                                                            slice_ms))
+
+    def _await_params(self, call: Callable[[int], int]) -> None:
+        begun = time.monotonic()
+        try:
+            self._await(call)
+        finally:
+            self.waited_seconds += time.monotonic() - begun
 
     def _await(self, call: Callable[[int], int]) -> None:
         # The library gives up at the timeout with a better message; this is the net under it.
-        begun = time.monotonic()
-        deadline = begun + self._timeout + 5.0
-        try:
-            while True:
-                started = time.monotonic()
-                status = call(_SLICE_MS)
-                now = time.monotonic()
-                # An early DMUON_DEADLINE_EXCEEDED is the daemon's own and says who is missing.
-                of_slice = status == _abi.DMUON_DEADLINE_EXCEEDED and now - started >= _SLICE_MS / 1000
-                if not of_slice or now >= deadline:
-                    break
-        finally:
-            self.waited_seconds += time.monotonic() - begun
+        deadline = time.monotonic() + self._timeout + 5.0
+        while True:
+            started = time.monotonic()
+            status = call(_SLICE_MS)
+            now = time.monotonic()
+            # An early DMUON_DEADLINE_EXCEEDED is the daemon's own and says who is missing.
+            of_slice = status == _abi.DMUON_DEADLINE_EXCEEDED and now - started >= _SLICE_MS / 1000
+            if not of_slice or now >= deadline:
+                break
         self._check(status)
 
+    def save(self, name: str) -> None:
+        """Makes a checkpoint of the last applied step: until this node's state has been copied."""
+        encoded = _encode(name)
+        self._await(lambda slice_ms: self._library.dmuon_save(self._client, encoded, slice_ms))
+        self._unsettled[name] = None
+
+    def wait_saved(self, name: str) -> None:
+        """Until a checkpoint that `save` has begun exists. DmuonError says why it does not, or after the timeout
+        that it does not yet."""
+        encoded, deadline = _encode(name), time.monotonic() + self._timeout
+        while True:
+            status = self._library.dmuon_wait_saved(self._client, encoded, _SLICE_MS)
+            if status != _abi.DMUON_DEADLINE_EXCEEDED:
+                self._unsettled.pop(name, None)
+                break
+            if time.monotonic() >= deadline:
+                break
+        self._check(status)
+
+    def warn_of_saves(self) -> None:
+        """Waits for the checkpoints that `save` has begun, and warns of each that could not be written, unless
+        `wait_saved` has told it."""
+        lost = None
+        for name in list(self._unsettled):
+            try:
+                if lost:
+                    raise lost
+                self.wait_saved(name)
+            except (DmuonError, Reattached, Stale) as error:
+                self._unsettled.pop(name, None)
+                if isinstance(error, DmuonError) and error.status == _abi.DMUON_UNAVAILABLE:
+                    lost = error  # asked once, not once for each
+                warnings.warn(f"checkpoint {name} is not known to exist: {error}", RuntimeWarning, stacklevel=3)
+
+    def restore(self, name: str) -> int:
+        """Puts a checkpoint in place of the job's state and its parameters into the parameter buffers; its step."""
+        encoded, last_step = _encode(name), ctypes.c_uint64()
+        self._await(lambda slice_ms: self._library.dmuon_restore(self._client, encoded, slice_ms,
+                                                                 ctypes.byref(last_step)))
+        return last_step.value
+
     def close(self) -> None:
-        """Ends the session in order. When every worker of the job has, the daemon drops the state."""
+        """Ends the session in order, when checkpoints are written. When every worker of the job has, the daemon drops
+        the state."""
         if self._client and self._pid == os.getpid():
+            self.warn_of_saves()
             atexit.unregister(self._close_at_exit)
             client, self._client = self._client, ctypes.c_void_p()
             self._library.dmuon_close(client)
@@ -244,8 +297,16 @@ class Session:
             raise Reattached(message)
         if status == _abi.DMUON_STALE_GENERATION:
             raise Stale(message)
+        self.state_lost = self.state_lost or status == _abi.DMUON_STATE_LOST
         code = self._library.dmuon_status_name(status).decode()
         raise DmuonError(status, code, message)
+
+
+def _encode(name: str) -> bytes:
+    """A C string ends at a NUL, and the name that is left might be a good one."""
+    if not isinstance(name, str) or "\0" in name:
+        raise ValueError(f"checkpoint name {name!r}; it must be 1 to 128 of a-z 0-9 . _ -, the first a letter or digit")
+    return name.encode()
 
 
 def _new_result() -> _abi.dmuon_step_result:

@@ -67,6 +67,17 @@ TEST_F(LocalLinkTest, BeforeItHasJoinedCallsAreUnavailable) {
   EXPECT_EQ(link_->RegisterWorker(RankOf(Node("a"), ModelOf("j", "mlp", 1), 0)).code(),
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(link_->ReleaseJob(Release()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(link_->ReportPart(ReportOf(Node("a"), "x", 4)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(LocalLinkTest, APartOfACheckpointIsReportedAsThisNode) {
+  Start();
+  ASSERT_TRUE(Register(RankOf(Node("a"), ModelOf("demo", "mlp", 1), 0)).ok());
+  v1::ReportPartRequest report = ReportOf(Node("a"), "x", 4);
+  report.clear_node();
+  const auto response = link_->ReportPart(report);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->parts_size(), 1);
 }
 
 TEST_F(LocalLinkTest, StopLeavesAndNothingIsDeliveredAfterwards) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "tests/daemon/plan/job_builder.h"
 
 namespace dmuon::coordinator {
@@ -40,6 +42,30 @@ v1::RegisterWorkerRequest RankOf(const v1::NodeIdentity& node, const v1::JobSpec
     *shard.mutable_param_box() = wire::ToProto(box);
     shard.set_reduced(i != 0 || fault != "reduced");
   }
+  return request;
+}
+
+v1::ReportPartRequest FailureOf(const v1::NodeIdentity& node, const std::string& name, uint64_t step,
+                                const std::string& why) {
+  v1::ReportPartRequest request;
+  *request.mutable_node() = node;
+  request.set_job_id("demo");
+  request.set_generation(1);
+  request.set_name(name);
+  request.set_step(step);
+  request.set_failure(why);
+  return request;
+}
+
+v1::ReportPartRequest ReportOf(const v1::NodeIdentity& node, const std::string& name, uint64_t step,
+                               uint64_t number) {
+  v1::ReportPartRequest request = FailureOf(node, name, step, "");
+  v1::CheckpointPart& part = *request.mutable_part();
+  part.set_node_id(node.node_id());
+  part.set_file(absl::StrCat(name, ".", step, ".1.", node.node_id(), ".safetensors"));
+  part.set_bytes(4096);
+  part.set_entries(number);
+  part.set_header_sha256(absl::StrFormat("%064x", number));
   return request;
 }
 

@@ -36,4 +36,12 @@ v1::RegisterWorkerRequest RankOf(const v1::NodeIdentity& node, const v1::JobSpec
                                  uint32_t rank, const std::string& split = "rows",
                                  const std::string& fault = "");
 
+// A report that the node has written its part of a checkpoint of generation 1 of job `demo`. Parts of another number
+// have other bytes.
+v1::ReportPartRequest ReportOf(const v1::NodeIdentity& node, const std::string& name, uint64_t step,
+                               uint64_t number = 1);
+// A report that it has failed.
+v1::ReportPartRequest FailureOf(const v1::NodeIdentity& node, const std::string& name, uint64_t step,
+                                const std::string& why);
+
 }  // namespace dmuon::coordinator

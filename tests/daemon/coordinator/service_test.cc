@@ -127,6 +127,27 @@ TEST_F(ServiceTest, ReasonsSurviveTheWayOverGrpc) {
   EXPECT_EQ(wire::ReasonOf(watch.Finish()), v1::ERROR_REASON_UNKNOWN_NODE);
 }
 
+TEST_F(ServiceTest, PartsOfACheckpointMeet) {
+  for (const uint32_t rank : {0U, 1U}) {
+    const std::string id = rank == 0 ? "a" : "b";
+    ASSERT_TRUE(Join(JoinOf(id)).ok());
+    ASSERT_TRUE(Register(RankOf(Node(id), ModelOf("demo", "mlp", 2), rank)).ok());
+  }
+  const auto report = [&](const v1::ReportPartRequest& request) -> absl::StatusOr<v1::ReportPartResponse> {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::ReportPartResponse response;
+    DMUON_RETURN_IF_ERROR(wire::FromGrpc(stub_->ReportPart(&context, request, &response)));
+    return response;
+  };
+  const auto waiting = report(ReportOf(Node("a"), "x", 4));
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  ASSERT_EQ(waiting->waiting_for_size(), 1);
+  EXPECT_EQ(waiting->waiting_for(0), "b");
+  EXPECT_EQ(report(ReportOf(Node("b"), "x", 4))->parts_size(), 2);
+  EXPECT_EQ(wire::ReasonOf(report(ReportOf(Node("c"), "x", 4)).status()), v1::ERROR_REASON_UNKNOWN_NODE);
+}
+
 TEST_F(ServiceTest, ACallWithoutDeadlineIsRefusedAndChangesNothing) {
   grpc::ClientContext context;
   v1::JoinResponse response;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tests/daemon/coordinator/requests.h"
 #include "wire/error.h"
@@ -91,6 +92,33 @@ Outcome Transcript::Register(const std::string& node, const Words& words) {
                    Get(words, "split", "rows"), Get(words, "fault", "")));
 }
 
+std::vector<std::string> Transcript::Report(const std::string& node, const Words& words) {
+  const std::string name = Get(words, "name", "x");
+  const uint64_t step = GetNumber(words, "step", 0);
+  const v1::NodeIdentity who = Identity(node, words);
+  const bool fails = words.contains("failure");
+  v1::ReportPartRequest request = fails ? FailureOf(who, name, step, Get(words, "failure", "")) : ReportOf(who, name, step);
+  if (const uint64_t part = GetNumber(words, "part", 0); part > 0) {
+    *request.mutable_part() = ReportOf(who, name, step, part).part();
+  }
+  request.set_job_id(Get(words, "job", request.job_id()));
+  request.set_generation(GetNumber(words, "generation", request.generation()));
+  if (words.contains("file")) request.mutable_part()->set_file(words.at("file"));
+  if (words.contains("sha")) request.mutable_part()->set_header_sha256(words.at("sha"));
+  if (words.contains("of")) request.mutable_part()->set_node_id(words.at("of"));
+  v1::ReportPartResponse response;
+  std::vector<std::string> lines = Describe(core_.ReportPart(request, response));
+  if (!response.parts().empty()) lines.emplace_back("parts:");
+  for (const v1::CheckpointPart& part : response.parts()) {
+    absl::StrAppend(&lines.back(), " ", part.node_id(), "#", part.entries());
+  }
+  if (!response.waiting_for().empty()) {
+    lines.push_back(absl::StrCat("waits for: ", absl::StrJoin(response.waiting_for(), " ")));
+  }
+  if (!response.failure().empty()) lines.push_back("failure: " + response.failure());
+  return lines;
+}
+
 std::vector<std::string> Transcript::Describe(const Outcome& outcome) const {
   std::vector<std::string> lines = {StatusText(outcome.status)};
   if (!outcome.reason.empty()) lines.push_back("why: " + outcome.reason);
@@ -147,6 +175,7 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
   }
   if (verb == "join") return Describe(Join(subject, words));
   if (verb == "register") return Describe(Register(subject, words));
+  if (verb == "report") return Report(subject, words);
   if (verb == "status") return DescribeStatus();
   if (verb == "plan") return DescribePlan(Get(words, "job", "demo"));
   if (verb == "beat" || verb == "leave") {

@@ -8,6 +8,8 @@
 //   beat a | leave a                       as the node's latest incarnation, or incarnation=1
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
 //   release a [job=demo in_order=no]
+//   report a name=x step=4 [part=2] [failure=disk_full] [generation=1] [job=demo] [file=..] [sha=..] [of=b]
+//                                          part=2 has other bytes than part=1, which is meant without a failure
 //   wait 5s                                moves the clock, then ticks
 //   watch a | status | plan [job=demo]     what a new watch, and dmuonctl, would get
 //
@@ -15,6 +17,7 @@
 //   -> OK                                  or CODE/REASON: message
 //   -> why: ...                            the reason that goes to the log
 //   -> to a: ...                           an event for a node
+//   -> parts: a#1 b#1 | waits for: b | failure: ...    where a checkpoint stands
 //
 // Models (all matrices with Muon, vectors with AdamW): `mlp` = w1 8x4, b1 8, w2 4x8; `wide` differs
 // from it in w2 4x9; `clipped` in max_grad_norm. Splits: `rows` as FSDP2, `copies` as DDP. Faults:
@@ -43,6 +46,7 @@ class Transcript {
   v1::NodeIdentity Identity(const std::string& node, const Words& words);
   Outcome Join(const std::string& node, const Words& words);
   Outcome Register(const std::string& node, const Words& words);
+  std::vector<std::string> Report(const std::string& node, const Words& words);
   std::vector<std::string> Describe(const Outcome& outcome) const;
   std::vector<std::string> DescribeStatus() const;
   std::vector<std::string> DescribePlan(const std::string& job) const;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -16,9 +17,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/rpc_server.h"
+#include "dmuon/v1/checkpoint.grpc.pb.h"
 #include "dmuon/v1/coordinator.grpc.pb.h"
 #include "dmuon/v1/node.grpc.pb.h"
 #include "tests/daemon/base/temp_dir.h"
+#include "wire/error.h"
+#include "wire/grpc_status.h"
 
 namespace dmuon {
 namespace {
@@ -47,6 +51,68 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
     }
     response->mutable_plan()->set_job_id("demo");
     return grpc::Status::OK;
+  }
+};
+
+// Holds checkpoint "best" of job "demo"; it can also be saved as "new" and deleted as "torn", which is not listed.
+class FakeCheckpoints : public v1::CheckpointService::Service {
+ public:
+  std::string deleted;
+
+ private:
+  static grpc::Status Find(const std::string& job, const std::string& name) {
+    if (job == "demo" && name == "best") return grpc::Status::OK;
+    return wire::ToGrpc(wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_CHECKPOINT,
+                                    absl::StrCat("job '", job, "' has no checkpoint '", name, "'")));
+  }
+  static v1::ListedCheckpoint Best() {
+    v1::ListedCheckpoint listed;
+    listed.mutable_checkpoint()->set_job_id("demo");
+    listed.mutable_checkpoint()->set_name("best");
+    listed.mutable_checkpoint()->set_step(7);
+    for (const char* node : {"a", "b"}) {
+      v1::CheckpointPart& part = *listed.mutable_checkpoint()->add_parts();
+      part.set_node_id(node);
+      part.set_file(absl::StrCat("best.7.1.", node, ".safetensors"));
+      part.set_bytes(2048);
+    }
+    listed.add_absent_files("best.7.1.b.safetensors");
+    return listed;
+  }
+  grpc::Status ListCheckpoints(grpc::ServerContext*, const v1::ListCheckpointsRequest* request,
+                               v1::ListCheckpointsResponse* response) override {
+    response->set_directory("/checkpoints");
+    if (request->job_id().empty() || request->job_id() == "demo") *response->add_checkpoints() = Best();
+    return grpc::Status::OK;
+  }
+  grpc::Status GetCheckpoint(grpc::ServerContext*, const v1::GetCheckpointRequest* request,
+                             v1::GetCheckpointResponse* response) override {
+    *response->mutable_listed() = Best();
+    return Find(request->job_id(), request->name());
+  }
+  grpc::Status VerifyCheckpoint(grpc::ServerContext*, const v1::VerifyCheckpointRequest* request,
+                                v1::VerifyCheckpointResponse* response) override {
+    response->set_bytes(2048);
+    return Find(request->job_id(), request->name());
+  }
+  grpc::Status SaveJob(grpc::ServerContext* context, const v1::SaveJobRequest* request,
+                       v1::SaveJobResponse* response) override {
+    // A save takes as long as a step and a disk.
+    if (context->deadline() < std::chrono::system_clock::now() + std::chrono::minutes(5)) {
+      return wire::ToGrpc(absl::DeadlineExceededError("no time"));
+    }
+    if (request->job_id() != "demo") {
+      return wire::ToGrpc(wire::Draining("the daemon"));
+    }
+    response->set_step(8);
+    return grpc::Status::OK;
+  }
+  grpc::Status DeleteCheckpoint(grpc::ServerContext*, const v1::DeleteCheckpointRequest* request,
+                                v1::DeleteCheckpointResponse*) override {
+    if (request->name() == "torn") return grpc::Status::OK;
+    const grpc::Status found = Find(request->job_id(), request->name());
+    if (found.ok()) deleted = absl::StrCat(request->job_id(), "/", request->name());
+    return found;
   }
 };
 
@@ -87,6 +153,7 @@ class DmuonctlTest : public ::testing::Test {
   Metrics metrics_;
   FakeNode node_;
   FakeCoordinator coordinator_;
+  FakeCheckpoints checkpoints_;
   std::unique_ptr<RpcServer> server_;
 };
 
@@ -126,6 +193,61 @@ TEST_F(DmuonctlTest, AnUnknownJobIsAnErrorThatNamesIt) {
   EXPECT_THAT(answer.err, HasSubstr("no job \"nobody\""));
 }
 
+TEST_F(DmuonctlTest, CheckpointsAreListedShownAndVerified) {
+  Serve({&node_, &checkpoints_});
+  EXPECT_THAT(Run("checkpoint list").out, HasSubstr("demo  best     7"));
+  EXPECT_THAT(Run("checkpoint list demo").out, HasSubstr("best.7.1.b.safetensors"));
+  EXPECT_EQ(Run("checkpoint list other").out, "no checkpoint in /checkpoints\n");
+  EXPECT_THAT(Run("checkpoint show demo best").out, HasSubstr("job         demo\n"));
+  EXPECT_THAT(Run("checkpoint show demo best --json").out, HasSubstr("\"absent_files\":[\"best.7.1.b.safetensors\"]"));
+  EXPECT_EQ(Run("checkpoint verify demo best").out,
+            "checkpoint best of job demo: 2.0 KiB were read, and all is as it was saved\n");
+}
+
+TEST_F(DmuonctlTest, ASaveIsGivenTimeAndSaysItsStep) {
+  Serve({&node_, &checkpoints_});
+  EXPECT_EQ(Run("checkpoint save demo new").out, "checkpoint new of job demo exists, of step 8\n");
+  EXPECT_EQ(Run("checkpoint save demo new --json").out, "{\"step\":\"8\"}\n");
+  const Answer hurried = Run("checkpoint save demo new --timeout 9");
+  EXPECT_EQ(hurried.code, 1);
+  EXPECT_THAT(hurried.err, HasSubstr("no time"));
+}
+
+TEST_F(DmuonctlTest, ADeletedCheckpointIsGoneAndNamedWithItsFiles) {
+  Serve({&node_, &checkpoints_});
+  const Answer answer = Run("checkpoint delete demo best");
+  EXPECT_EQ(answer.code, 0) << answer.err;
+  EXPECT_EQ(checkpoints_.deleted, "demo/best");
+  EXPECT_EQ(answer.out,
+            "removed checkpoint best of job demo, step 7\n"
+            "  removed  best.7.1.a.safetensors, 2.0 KiB\n"
+            "  missing  best.7.1.b.safetensors, 2.0 KiB on node b, which has to remove it itself\n");
+  EXPECT_THAT(Run("checkpoint delete demo best --json").out, HasSubstr("\"name\":\"best\""));
+  EXPECT_THAT(Run("checkpoint delete demo torn").out, HasSubstr("manifest could not be read"));
+}
+
+TEST_F(DmuonctlTest, AnUnknownCheckpointIsAnErrorOfEveryVerb) {
+  Serve({&node_, &checkpoints_});
+  for (const char* verb : {"show", "verify", "delete"}) {
+    const Answer answer = Run(absl::StrCat("checkpoint ", verb, " demo none"));
+    EXPECT_EQ(answer.code, 1) << verb;
+    EXPECT_EQ(answer.out, "") << verb;
+    EXPECT_THAT(answer.err, HasSubstr("job 'demo' has no checkpoint 'none'")) << verb;
+  }
+}
+
+TEST_F(DmuonctlTest, WhatADaemonSaysIsNotTakenForSilence) {
+  Serve({&node_, &checkpoints_});
+  EXPECT_EQ(Run("checkpoint save other new").err, "dmuonctl: the daemon is shutting down; retry\n");
+}
+
+TEST_F(DmuonctlTest, AServerWithoutCheckpointsIsAnErrorThatNamesTheAddress) {
+  Serve({&coordinator_});
+  const Answer answer = Run("checkpoint list");
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_THAT(answer.err, HasSubstr("no node that serves checkpoints at " + Address()));
+}
+
 TEST_F(DmuonctlTest, NobodyAtTheAddressIsAnErrorThatNamesIt) {
   const Answer answer = Run("status");
   EXPECT_EQ(answer.code, 1);
@@ -144,6 +266,8 @@ TEST_F(DmuonctlTest, WrongUsageIsExitCodeTwo) {
   EXPECT_EQ(Run("").code, 2);
   EXPECT_EQ(Run("destroy").code, 2);
   EXPECT_EQ(Run("plan").code, 2);
+  EXPECT_EQ(Run("checkpoint").code, 2);
+  EXPECT_EQ(Run("checkpoint save demo").code, 2);
   EXPECT_EQ(Run("status --timeout 0").code, 2);
 }
 
@@ -151,6 +275,7 @@ TEST_F(DmuonctlTest, HelpTeaches) {
   const Answer answer = Run("--help");
   EXPECT_EQ(answer.code, 0);
   EXPECT_THAT(answer.out, HasSubstr("dmuonctl plan demo"));
+  EXPECT_THAT(Run("checkpoint --help").out, HasSubstr("which is no fault"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace dmuon::ctl {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(TableTest, ColumnsAreAsWideAsTheirWidestCell) {
   Table table({{"name"}, {"n", Align::kRight}, {"note"}});
@@ -96,6 +97,85 @@ TEST(JobsTest, SaysThatThereAreNone) {
   EXPECT_EQ(JobsText(node, v1::GetClusterStatusResponse()),
             "node box holds no job\n\nthe coordinator knows no job\n");
   EXPECT_EQ(JobsJson({}, {}), "{\"node\":[],\"cluster\":[]}\n");
+}
+
+TEST(JobsTest, ShowsCheckpointsWhereThereAreAny) {
+  v1::GetNodeStatusResponse node = MakeNode();
+  EXPECT_THAT(JobsText(node, {}), Not(HasSubstr("checkpoint")));
+  v1::CheckpointStatus& last = *node.mutable_jobs(0)->mutable_checkpoint();
+  last.set_error("node 'b': disk full");
+  EXPECT_THAT(JobsText(node, {}), HasSubstr("demo  -              -    -  -        node 'b': disk full\n"));
+  last.set_name("best");
+  last.set_step(40);
+  last.set_age_seconds(90);
+  last.set_progress("later, 40 %");
+  last.clear_error();
+  EXPECT_THAT(JobsText(node, {}),
+              HasSubstr("\n\n"
+                        "job   checkpoint  step      age  writing      last failure\n"
+                        "demo  best          40  90.00 s  later, 40 %  -\n"));
+}
+
+v1::ListedCheckpoint MakeCheckpoint() {
+  v1::ListedCheckpoint listed;
+  v1::Checkpoint& checkpoint = *listed.mutable_checkpoint();
+  checkpoint.set_job_id("demo");
+  checkpoint.set_name("step-40");
+  checkpoint.set_step(40);
+  checkpoint.set_generation(3);
+  checkpoint.set_automatic(true);
+  checkpoint.set_version("1.2");
+  for (const std::string node : {"a", "b"}) {
+    v1::CheckpointPart& part = *checkpoint.add_parts();
+    part.set_node_id(node);
+    part.set_file(node + ".safetensors");
+    part.set_bytes(1536);
+    part.set_entries(2);
+  }
+  listed.add_absent_files("b.safetensors");
+  return listed;
+}
+
+TEST(CheckpointTest, ListsWhatIsMissing) {
+  v1::ListCheckpointsResponse response;
+  response.set_directory("/d");
+  EXPECT_EQ(CheckpointsText(response), "no checkpoint in /d\n");
+  *response.add_checkpoints() = MakeCheckpoint();
+  *response.add_checkpoints() = MakeCheckpoint();
+  response.mutable_checkpoints(1)->mutable_checkpoint()->set_automatic(false);
+  response.mutable_checkpoints(1)->clear_absent_files();
+  EXPECT_EQ(CheckpointsText(response),
+            "in /d\n"
+            "job   name     step  made         parts     size  missing\n"
+            "demo  step-40    40  by schedule    1/2  3.0 KiB  b.safetensors\n"
+            "demo  step-40    40  by name        2/2  3.0 KiB  -\n");
+}
+
+TEST(CheckpointTest, ShowsPartsAndArrays) {
+  v1::GetCheckpointResponse response;
+  *response.mutable_listed() = MakeCheckpoint();
+  EXPECT_THAT(CheckpointText(response), HasSubstr("no array is here\n"));
+  v1::CheckpointEntry& entry = *response.add_entries();
+  entry.set_key("wq/momentum[0:64, 0:32]");
+  entry.set_file("a.safetensors");
+  entry.add_shape(64);
+  entry.add_shape(32);
+  entry.set_optimizer("muon");
+  entry.set_updates(40);
+  EXPECT_EQ(CheckpointText(response),
+            "checkpoint  step-40\n"
+            "job         demo\n"
+            "step        40\n"
+            "generation  3\n"
+            "made        by schedule, with dmuon 1.2\n"
+            "size        3.0 KiB in 2 parts\n"
+            "\n"
+            "part           node  arrays     size\n"
+            "a.safetensors  a          2  1.5 KiB  here\n"
+            "b.safetensors  b          2  1.5 KiB  missing\n"
+            "\n"
+            "array                    shape  optimizer  updates  node\n"
+            "wq/momentum[0:64, 0:32]  64x32  muon            40  a\n");
 }
 
 v1::UnitTime MeasuredTime(v1::Form form, v1::Precision precision, double seconds, double error) {

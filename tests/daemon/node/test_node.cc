@@ -88,6 +88,9 @@ class RecordingLink final : public CoordinatorLink {
                                                     const std::string& key) override {
     return link_->GetKey(std::move(meeting), key);
   }
+  absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
+    return link_->ReportPart(std::move(request));
+  }
   std::string address() const override { return link_->address(); }
 
   void Replay(const v1::WatchPlansResponse& event) { sink_(event); }
@@ -323,6 +326,28 @@ absl::Status TestWorker::Close() {
   return Get(closed).status();
 }
 
+void TestWorker::StartRestore(const std::string& name) {
+  v1::RestoreRequest request;
+  request.set_session_id(session_);
+  request.set_generation(generation);
+  request.set_name(name);
+  engine_->Restore(request, Deadline(), Into(restored_));
+}
+
+absl::StatusOr<v1::RestoreResponse> TestWorker::FinishRestore() { return Get(restored_); }
+
+absl::Status TestWorker::Save(const std::string& name, uint64_t step, bool wait) {
+  v1::SaveRequest request;
+  request.set_session_id(session_);
+  request.set_generation(generation);
+  request.set_name(name);
+  request.set_step(step);
+  request.set_wait(wait);
+  std::future<absl::StatusOr<v1::SaveResponse>> saved;
+  engine_->Save(request, Deadline(), Into(saved));
+  return Get(saved).status();
+}
+
 void TestWorker::Die() {
   channel_.Reset();
   engine_->ChannelGone(session_);
@@ -427,6 +452,29 @@ std::vector<absl::StatusOr<v1::StepResponse>> TestRun::StepAsSubmitted(uint64_t 
   std::vector<absl::StatusOr<v1::StepResponse>> answers;
   for (const auto& worker : workers_) answers.push_back(worker->FinishStep());
   return answers;
+}
+
+absl::Status TestRun::Save(const std::string& name, uint64_t step) {
+  absl::Status first;
+  for (const bool wait : {false, true}) {
+    for (const auto& worker : workers_) first.Update(worker->Save(name, step, wait));
+  }
+  return first;
+}
+
+absl::StatusOr<uint64_t> TestRun::Restore(const std::string& name) {
+  for (const auto& worker : workers_) worker->StartRestore(name);
+  absl::StatusOr<uint64_t> step = uint64_t{0};
+  for (const auto& worker : workers_) {
+    const absl::StatusOr<v1::RestoreResponse> restored = worker->FinishRestore();
+    if (!step.ok()) continue;
+    if (restored.ok()) {
+      step = restored->last_step();
+    } else {
+      step = restored.status();
+    }
+  }
+  return step;
 }
 
 std::vector<float> TestRun::Gathered(size_t tensor) {

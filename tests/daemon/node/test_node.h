@@ -116,6 +116,10 @@ class TestWorker {
   absl::StatusOr<v1::BeginResponse> FinishBegin();
   void StartStep(uint64_t step, double lr = 0.1);
   absl::StatusOr<v1::StepResponse> FinishStep();
+  void StartRestore(const std::string& name);
+  absl::StatusOr<v1::RestoreResponse> FinishRestore();
+  // Calls for a checkpoint at `step`; `wait`: until it exists.
+  absl::Status Save(const std::string& name, uint64_t step, bool wait = false);
   // Starts a step on the arena channel instead, and waits for the word that answers it.
   absl::Status Ring(uint64_t step, double lr = 0.1);
   // As before gradients are marked one by one.
@@ -165,6 +169,7 @@ class TestWorker {
   std::future<absl::StatusOr<v1::RegisterResponse>> registered_;
   std::future<absl::StatusOr<v1::BeginResponse>> begun_;
   std::future<absl::StatusOr<v1::StepResponse>> stepped_;
+  std::future<absl::StatusOr<v1::RestoreResponse>> restored_;
 };
 
 // All workers of a job, started with row shards and the same initial parameters.
@@ -179,6 +184,9 @@ class TestRun {
   // One step of all workers with deterministic gradients; the answers by rank.
   std::vector<absl::StatusOr<v1::StepResponse>> Step(uint64_t step);
   std::vector<absl::StatusOr<v1::StepResponse>> StepAsSubmitted(uint64_t step, double lr = 0.1);
+  // By all workers; the first error. A checkpoint is called for by all, then waited for.
+  absl::Status Save(const std::string& name, uint64_t step);
+  absl::StatusOr<uint64_t> Restore(const std::string& name);  // the step
   // The tensor put together from the workers' row shards.
   std::vector<float> Gathered(size_t tensor);
   TestWorker& operator[](size_t rank) { return *workers_[rank]; }

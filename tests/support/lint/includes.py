@@ -12,10 +12,11 @@ MAY_USE = {
     "kernels": set(),
     "proto/wire": {"proto"},
     "daemon/base": {"proto/wire", "proto"},
+    "daemon/checkpoint": {"daemon/base", "proto/wire", "proto"},
     "daemon/plan": {"daemon/base", "proto/wire", "proto", "kernels/coefficients.h", "kernels/optimizer.h"},
     "daemon/coordinator": {"daemon/plan", "daemon/base", "proto/wire", "proto"},
     "daemon/transport": {"daemon/base", "proto/wire", "proto"},
-    "daemon/node": {"daemon/plan", "daemon/transport", "daemon/base", "proto/wire", "proto", "kernels"},
+    "daemon/node": {"daemon/plan", "daemon/checkpoint", "daemon/transport", "daemon/base", "proto/wire", "proto", "kernels"},
     "daemon/ctl": {"daemon/plan", "daemon/base", "proto/wire", "proto"},
     "client/src": {"proto/wire", "proto", "client/include"},
     "client/include": set(),
@@ -24,7 +25,10 @@ MAY_USE = {
 # Where a process is put together.
 EXCEPTIONS = {"daemon/node/main.cc": {"daemon/coordinator"}}
 # Reading a clock, a file or a socket would end the purity of these.
-PURE = {"daemon/plan", "daemon/coordinator/coordinator.h", "daemon/coordinator/coordinator.cc"}
+PURE = {
+    "daemon/plan",
+    *(f"daemon/coordinator/{name}" for name in ("coordinator.h", "coordinator.cc", "part_board.h", "part_board.cc")),
+}
 IMPURE_HEADERS = re.compile(r"<(thread|mutex|condition_variable|fstream|filesystem|unistd\.h|sys/.*)>|absl/time/clock\.h|wire/mutex\.h")
 
 _INCLUDE = re.compile(r"^\s*#\s*include\s+([<\"]([^>\"]+)[>\"])", re.MULTILINE)

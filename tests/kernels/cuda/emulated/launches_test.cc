@@ -80,8 +80,10 @@ TEST_F(LaunchesTest, ABatchIsOneCallAProduct) {
   EXPECT_EQ(ProductsOf(1, kStandard), 15);
   EXPECT_EQ(ProductsOf(6, kStandard), 15);
   // Two with the matrix, whose scalars lie on the device, are made one by one.
-  EXPECT_EQ(ProductsOf(1, kGram), 18);
-  EXPECT_EQ(ProductsOf(6, kGram), 18 + 2 * 5);
+  for (const Method& method : {kGram, Method{Form::kGram, Precision::kBFloat16}}) {
+    EXPECT_EQ(ProductsOf(1, method), 18);
+    EXPECT_EQ(ProductsOf(6, method), 18 + 2 * 5);
+  }
 }
 
 TEST_F(LaunchesTest, ABatchThatTheLibraryDoesNotTakeIsComputedOneByOne) {

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One part, written and read. What it consists of stands in head.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/checkpoint/directory.h"
+#include "daemon/checkpoint/head.h"
+#include "daemon/checkpoint/image.h"
+#include "daemon/checkpoint/store.h"
+
+namespace dmuon::checkpoint {
+
+// All of it into `draft`: values and their checksums first, the head last. The result has no file yet. CANCELLED when
+// `progress` says so.
+absl::StatusOr<Part> WritePartFile(Head head, const Image& image, const Progress& progress, Draft& draft);
+// Bytes that the file will have. RESOURCE_EXHAUSTED for too many entries.
+absl::StatusOr<uint64_t> PartFileBytes(Head head, const Image& image);
+
+class DiskPart : public PartReader {
+ public:
+  // Reads and proves the head. As Store::OpenPart.
+  static absl::StatusOr<std::unique_ptr<DiskPart>> Open(const Directory& directory, const Manifest& manifest, const Part& part);
+
+  [[nodiscard]] const std::vector<Entry>& entries() const override { return head_.entries; }
+  absl::Status Read(size_t i, std::span<float> to) override;
+  // As Read, for nobody; `chunk` is told the bytes of each piece, and ends it with false (CANCELLED).
+  absl::Status Check(size_t i, const std::function<bool(uint64_t bytes)>& chunk);
+
+ private:
+  DiskPart(std::unique_ptr<File> file, std::string path, Head head, uint64_t head_bytes);
+  [[nodiscard]] absl::Status ReadChunk(size_t i, std::span<std::byte> to, uint64_t offset);
+  [[nodiscard]] absl::Status Compare(size_t i, const std::string& sha256) const;
+
+  std::unique_ptr<File> file_;
+  std::string path_;
+  Head head_;
+  std::vector<uint64_t> offsets_;  // of each entry's values in the file
+};
+
+}  // namespace dmuon::checkpoint

@@ -1,0 +1,288 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/job_checkpoints.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/base/sha256.h"
+#include "daemon/base/version.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+constexpr size_t kOutcomes = 16;
+
+absl::Status Refusal(absl::StatusCode code, const std::string& why) {
+  return wire::Error(code, v1::ERROR_REASON_CHECKPOINT, why);
+}
+
+}  // namespace
+
+std::string AutomaticName(uint64_t step) { return absl::StrFormat("step-%012d", step); }
+
+JobCheckpoints::JobCheckpoints(Environment environment, const v1::JobSpec& job, const v1::Plan& plan,
+                               StepPipeline* pipeline)
+    : environment_(std::move(environment)), job_(&job), plan_(&plan), pipeline_(pipeline), scheduled_at_(MonotonicNow()) {
+  if (environment_.store == nullptr) return;
+  environment_.store->Tidy(job.job_id(), environment_.node_id).IgnoreError();  // of a process before this one
+  saver_ = std::make_unique<Saver>(environment_.node_id, environment_.store, environment_.link,
+                                   environment_.peer_timeout);
+}
+
+JobCheckpoints::~JobCheckpoints() = default;
+
+absl::Status JobCheckpoints::CheckStore() const {
+  if (environment_.store != nullptr) return absl::OkStatus();
+  return Refusal(absl::StatusCode::kFailedPrecondition,
+                 absl::StrCat("node '", environment_.node_id, "' keeps no checkpoints; start dmuond with --checkpoint-dir"));
+}
+
+bool JobCheckpoints::Knows(const std::string& name, uint64_t step) const {
+  const Id id{name, step};
+  return saving_ == id || OutcomeOf(id) != nullptr ||
+         std::any_of(pending_.begin(), pending_.end(), [&](const Pending& pending) { return pending.id == id; });
+}
+
+const JobCheckpoints::Outcome* JobCheckpoints::OutcomeOf(const Id& id) const {
+  const auto found = std::find_if(ended_.rbegin(), ended_.rend(), [&](const Outcome& outcome) { return outcome.id == id; });
+  return found == ended_.rend() ? nullptr : &*found;
+}
+
+void JobCheckpoints::Save(const std::string& name, uint64_t step, absl::Time deadline, Reply copied, Reply exists) {
+  const Id id{name, step};
+  const auto answer = [](const Reply& reply, const absl::Status& status) {
+    if (reply) reply(status);
+  };
+  if (absl::Status status = CheckStore(); !status.ok()) {
+    answer(copied, status);
+    return answer(exists, status);
+  }
+  // Who waits for one that has failed is told so; who calls for it anew, while the state is still that, gets another.
+  const Outcome* const ended = saving_ == id ? nullptr : OutcomeOf(id);
+  if (ended != nullptr && (ended->status.ok() || !copied || pipeline_->reached_step() != step)) {
+    const absl::Status status = ended->status;
+    answer(copied, status);
+    return answer(exists, status);
+  }
+  if (exists) waiters_.push_back({id, deadline, std::move(exists)});
+  if (saving_ == id) return answer(copied, absl::OkStatus());
+  if (saving_.has_value()) {
+    pending_.push_back({id, std::move(copied)});
+    return;
+  }
+  const absl::Status status = Begin(id);
+  answer(copied, status);
+  if (!status.ok()) AnswerWaiters(id, status);
+}
+
+// Copies the state, and has it written.
+absl::Status JobCheckpoints::Begin(const Id& id) {
+  const absl::Time begun = MonotonicNow();
+  const uint64_t bytes = checkpoint::Image::BytesFor(pipeline_->Entries());
+  DMUON_ASSIGN_OR_RETURN(MemoryBudget::Share share,
+                         environment_.budget->Take(bytes, absl::StrCat("a copy of the state of job '", job_->job_id(),
+                                                                       "' for checkpoint '", id.name, "'")));
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, pipeline_->Copy());
+  environment_.metrics->Observe(MetricId::kCheckpointCopy, {job_->job_id()},
+                                absl::ToDoubleSeconds(MonotonicNow() - begun));
+  checkpoint::Manifest manifest;
+  manifest.job_id = job_->job_id();
+  manifest.name = id.name;
+  manifest.step = id.step;
+  manifest.generation = plan_->generation();
+  manifest.automatic = id.name == AutomaticName(id.step);
+  manifest.version = std::string(Version());
+  saving_ = id;
+  saver_->Start({std::move(manifest), std::move(image), std::move(share), plan_->nodes_size() == 1,
+                 job_->checkpoints().keep()},
+                [this, id, begun](const absl::StatusOr<uint64_t>& written) {
+                  environment_.post([this, id, begun, written] { Ended(id, begun, written); });
+                });
+  return absl::OkStatus();
+}
+
+void JobCheckpoints::Ended(const Id& id, absl::Time begun, const absl::StatusOr<uint64_t>& bytes) {
+  const std::string& job = job_->job_id();
+  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);
+  environment_.metrics->Observe(MetricId::kCheckpointDuration, {job, "save", bytes.ok() ? "ok" : "error"}, seconds);
+  if (bytes.ok()) {
+    environment_.metrics->Increment(MetricId::kCheckpointBytes, {job, "save"}, static_cast<double>(*bytes));
+    environment_.metrics->Set(MetricId::kCheckpointLastSuccess, {job},
+                              absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+    LogInfo("job ", job, ": checkpoint '", id.name, "' of step ", id.step, " exists: ", *bytes, " bytes here, ",
+            absl::FormatDuration(MonotonicNow() - begun));
+  } else {
+    LogError("job ", job, ": no checkpoint '", id.name, "' of step ", id.step, ": ", bytes.status().message());
+  }
+  saving_.reset();
+  ended_.push_back({id, bytes.status()});
+  if (ended_.size() > kOutcomes) ended_.pop_front();
+  {
+    wire::MutexLock lock(mu_);
+    status_.set_error(std::string(bytes.status().message()));
+    if (bytes.ok()) {
+      status_.set_name(id.name);
+      status_.set_step(id.step);
+      saved_at_ = MonotonicNow();
+    }
+  }
+  AnswerWaiters(id, bytes.status());
+  while (!pending_.empty() && !saving_.has_value()) {
+    const Pending next = std::move(pending_.front());
+    pending_.pop_front();
+    absl::Status status = pipeline_->reached_step() == next.id.step
+                              ? Begin(next.id)
+                              : Refusal(absl::StatusCode::kAborted,
+                                        absl::StrCat("checkpoint '", next.id.name, "' of step ", next.id.step,
+                                                     ": while the one before it was written the job went on to step ",
+                                                     pipeline_->reached_step()));
+    if (next.copied) next.copied(status);
+    // One copy is for all workers that have called for it.
+    for (Pending& other : std::exchange(pending_, {})) {
+      if (other.id != next.id) {
+        pending_.push_back(std::move(other));
+      } else if (other.copied) {
+        other.copied(status);
+      }
+    }
+    if (!status.ok()) AnswerWaiters(next.id, status);
+  }
+}
+
+void JobCheckpoints::AnswerWaiters(const Id& id, const absl::Status& status) {
+  std::vector<Waiter> left;
+  for (Waiter& waiter : std::exchange(waiters_, {})) {
+    if (waiter.id == id) {
+      waiter.reply(status);
+    } else {
+      left.push_back(std::move(waiter));
+    }
+  }
+  waiters_.insert(waiters_.end(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
+}
+
+void JobCheckpoints::SaveNext(const std::string& name, absl::Time deadline,
+                              std::function<void(const absl::StatusOr<uint64_t>&)> reply) {
+  if (absl::Status status = CheckStore(); !status.ok()) return reply(status);
+  wishes_.push_back({name, deadline, std::move(reply)});
+}
+
+// By time only one node decides: clocks differ.
+std::string JobCheckpoints::WishFor(uint64_t step) const {
+  if (!wishes_.empty()) return wishes_.front().name;
+  const double seconds = job_->checkpoints().every_seconds();
+  const bool decides = plan_->nodes(0) == environment_.node_id;
+  if (!decides || seconds <= 0.0 || MonotonicNow() < scheduled_at_ + absl::Seconds(seconds)) return {};
+  return AutomaticName(step);
+}
+
+void JobCheckpoints::StepDone(uint64_t step, const std::string& save) {
+  const uint32_t every = job_->checkpoints().every_steps();
+  const std::string name = save.empty() && every > 0 && step % every == 0 ? AutomaticName(step) : save;
+  if (name.empty()) return;
+  if (name == AutomaticName(step)) scheduled_at_ = MonotonicNow();
+  const Id id{name, step};
+  if (wishes_.empty() || wishes_.front().name != name) return SaveScheduled(id);
+  const Wish wish = std::move(wishes_.front());
+  wishes_.pop_front();
+  Save(name, step, wish.deadline, nullptr, [step, reply = wish.reply](const absl::Status& status) {
+    if (!status.ok()) return reply(status);
+    reply(step);
+  });
+}
+
+// Nobody waits for it. Where the one before it is not done the others must not wait for this node.
+void JobCheckpoints::SaveScheduled(const Id& id) {
+  absl::Status status = CheckStore();
+  if (status.ok() && saving_.has_value()) {
+    status = Refusal(absl::StatusCode::kUnavailable, absl::StrCat("checkpoint '", saving_->name, "' is still being written"));
+  }
+  if (status.ok()) status = Begin(id);
+  if (status.ok()) return;
+  LogWarning("job ", job_->job_id(), ": no checkpoint '", id.name, "': ", status.message());
+  environment_.metrics->Observe(MetricId::kCheckpointDuration, {job_->job_id(), "save", "error"}, 0.0);
+  {
+    wire::MutexLock lock(mu_);
+    status_.set_error(std::string(status.message()));
+  }
+  if (plan_->nodes_size() == 1) return;
+  checkpoint::Manifest manifest;
+  manifest.job_id = job_->job_id();
+  manifest.name = id.name;
+  manifest.step = id.step;
+  manifest.generation = plan_->generation();
+  environment_.link->ReportPart(PartReport(manifest, status)).status().IgnoreError();
+}
+
+absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& name) const {
+  DMUON_RETURN_IF_ERROR(CheckStore());
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Manifest manifest, environment_.store->Find(job_->job_id(), name));
+  Opened opened;
+  opened.id = absl::StrCat("'", name, "' of step ", manifest.step, " (",
+                           Sha256Hex(std::array{checkpoint::ToJson(manifest)}).substr(0, 16), ")");
+  DMUON_ASSIGN_OR_RETURN(opened.share,
+                         environment_.budget->Take(checkpoint::Image::BytesFor(pipeline_->Entries()),
+                                                   absl::StrCat("the state of checkpoint '", name, "', beside that of job '",
+                                                                job_->job_id(), "'")));
+  DMUON_ASSIGN_OR_RETURN(opened.saved, SavedJob::Open(*environment_.store, std::move(manifest), *job_, *plan_, environment_.self));
+  return opened;
+}
+
+void JobCheckpoints::CountRestore(const absl::Status& status, double seconds) const {
+  environment_.metrics->Observe(MetricId::kCheckpointDuration, {job_->job_id(), "restore", status.ok() ? "ok" : "error"},
+                                seconds);
+  if (!status.ok()) return;
+  environment_.metrics->Increment(MetricId::kCheckpointBytes, {job_->job_id(), "restore"},
+                                  static_cast<double>(checkpoint::Image::BytesFor(pipeline_->Entries())));
+}
+
+void JobCheckpoints::Tick(absl::Time now) {
+  std::vector<Waiter> left;
+  for (Waiter& waiter : std::exchange(waiters_, {})) {
+    if (waiter.deadline > now) {
+      left.push_back(std::move(waiter));
+      continue;
+    }
+    waiter.reply(wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_CHECKPOINT,
+                             absl::StrCat("checkpoint '", waiter.id.name, "' of step ", waiter.id.step,
+                                          " does not exist yet; ", saver_->Progress())));
+  }
+  waiters_ = std::move(left);
+  std::erase_if(wishes_, [&](const Wish& wish) {
+    if (wish.deadline > now) return false;
+    wish.reply(wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_CHECKPOINT,
+                           absl::StrCat("job '", job_->job_id(), "' has done no step that checkpoint '", wish.name,
+                                        "' could be made after")));
+    return true;
+  });
+}
+
+absl::Time JobCheckpoints::next_deadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Wish& wish : wishes_) next = std::min(next, wish.deadline);
+  for (const Waiter& waiter : waiters_) next = std::min(next, waiter.deadline);
+  return next;
+}
+
+void JobCheckpoints::Finish() {
+  if (saver_ != nullptr) saver_->Finish();
+}
+
+v1::CheckpointStatus JobCheckpoints::Status() const {
+  wire::MutexLock lock(mu_);
+  v1::CheckpointStatus status = status_;
+  if (!status.name().empty()) status.set_age_seconds(absl::ToDoubleSeconds(MonotonicNow() - saved_at_));
+  if (saver_ != nullptr) status.set_progress(saver_->Progress());
+  return status;
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// When a job is saved and under which name: by its workers' call, an operator's, or its schedule. The state is copied
+// between two steps; the copy is written (saver.h) while the next steps run. Copies are made one after the other, so
+// that there is never more than one.
+//
+// The job's thread only, but for Status.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/base/coordinator_link.h"
+#include "daemon/base/metrics.h"
+#include "daemon/checkpoint/store.h"
+#include "daemon/node/memory_budget.h"
+#include "daemon/node/saved_job.h"
+#include "daemon/node/saver.h"
+#include "daemon/node/step_pipeline.h"
+#include "dmuon/v1/node.pb.h"
+#include "dmuon/v1/plan.pb.h"
+#include "dmuon/v1/tensor.pb.h"
+#include "wire/mutex.h"
+
+namespace dmuon::node {
+
+// "step-000000000042". Checkpoints of such names come and go by the schedule.
+std::string AutomaticName(uint64_t step);
+
+class JobCheckpoints {
+ public:
+  struct Environment {
+    std::string node_id;
+    uint32_t self = 0;  // of the plan's nodes
+    checkpoint::Store* store = nullptr;  // null: the daemon keeps no checkpoints
+    CoordinatorLink* link = nullptr;
+    MemoryBudget* budget = nullptr;
+    Metrics* metrics = nullptr;
+    absl::Duration peer_timeout;
+    std::function<void(std::function<void()>)> post;  // runs something on the job's thread
+  };
+  // `job`, `plan` and `pipeline` outlive it.
+  JobCheckpoints(Environment environment, const v1::JobSpec& job, const v1::Plan& plan, StepPipeline* pipeline);
+  ~JobCheckpoints();
+
+  using Reply = std::function<void(const absl::Status&)>;
+  // Saves the state, which is of `step`. `copied` is answered when training may go on, `exists` when the checkpoint
+  // does, or at the deadline; each may be null. Asked again for the same name and step, it saves once; so it is known
+  // what became of the last 16, those of the schedule counted.
+  void Save(const std::string& name, uint64_t step, absl::Time deadline, Reply copied, Reply exists);
+  // Whether that is under way, or done: then `step` need not be the state's any more.
+  [[nodiscard]] bool Knows(const std::string& name, uint64_t step) const;
+  // Saves after the next step that all nodes do, and answers when it exists.
+  void SaveNext(const std::string& name, absl::Time deadline, std::function<void(const absl::StatusOr<uint64_t>&)> reply);
+
+  // What this node wishes to have saved after `step`, which is about to run; empty: nothing.
+  [[nodiscard]] std::string WishFor(uint64_t step) const;
+  // All nodes have done `step`; `save`: what they have agreed on.
+  void StepDone(uint64_t step, const std::string& save);
+
+  // A checkpoint of this job to restore; `id` stands for it, the same on all nodes. Errors as of Store and SavedJob.
+  struct Opened {
+    std::string id;
+    std::unique_ptr<SavedJob> saved;
+    MemoryBudget::Share share;  // of the values that are read
+  };
+  absl::StatusOr<Opened> Open(const std::string& name) const;
+  void CountRestore(const absl::Status& status, double seconds) const;
+
+  // Answers who has waited too long.
+  void Tick(absl::Time now);
+  [[nodiscard]] absl::Time next_deadline() const;
+  // Until nothing is being written.
+  void Finish();
+
+  // Any thread.
+  [[nodiscard]] v1::CheckpointStatus Status() const;
+
+ private:
+  struct Id {
+    std::string name;
+    uint64_t step = 0;
+    friend bool operator==(const Id&, const Id&) = default;
+  };
+  struct Outcome {
+    Id id;
+    absl::Status status;
+  };
+  struct Waiter {
+    Id id;
+    absl::Time deadline;
+    Reply reply;
+  };
+  struct Pending {  // for the one before it
+    Id id;
+    Reply copied;
+  };
+  struct Wish {
+    std::string name;
+    absl::Time deadline;
+    std::function<void(const absl::StatusOr<uint64_t>&)> reply;
+  };
+
+  absl::Status CheckStore() const;
+  // Null unless it has ended, and is remembered.
+  [[nodiscard]] const Outcome* OutcomeOf(const Id& id) const;
+  absl::Status Begin(const Id& id);
+  void Ended(const Id& id, absl::Time begun, const absl::StatusOr<uint64_t>& bytes);
+  void AnswerWaiters(const Id& id, const absl::Status& status);
+  void SaveScheduled(const Id& id);
+
+  const Environment environment_;
+  const v1::JobSpec* const job_;
+  const v1::Plan* const plan_;
+  StepPipeline* const pipeline_;
+  std::optional<Id> saving_;
+  std::deque<Pending> pending_;
+  std::vector<Waiter> waiters_;
+  std::deque<Wish> wishes_;
+  std::deque<Outcome> ended_;  // the last kOutcomes, oldest first
+  absl::Time scheduled_at_;  // when the schedule's last one began
+
+  mutable wire::Mutex mu_;  // leaf lock
+  v1::CheckpointStatus status_ ABSL_GUARDED_BY(mu_);
+  absl::Time saved_at_ ABSL_GUARDED_BY(mu_);
+
+  std::unique_ptr<Saver> saver_;  // last: its thread ends first
+};
+
+}  // namespace dmuon::node

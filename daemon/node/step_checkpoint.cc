@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The state between steps: copied out for a checkpoint, or replaced by one.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/node/step_pipeline.h"
+#include "daemon/node/unit_values.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+absl::Status FirstError(std::vector<absl::Status>& statuses) {
+  for (absl::Status& status : statuses) {
+    if (!status.ok()) return std::move(status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// By slot, then by unit.
+std::vector<checkpoint::Entry> StepPipeline::Entries() const {
+  std::vector<checkpoint::Entry> entries;
+  for (const auto& state : states_) {
+    for (size_t i = 0; i < state->size(); ++i) {
+      const OwnedUnit& unit = state->unit(i);
+      for (UnitArray& array : ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box())) {
+        array.entry.updates = static_cast<uint64_t>(unit.updates);
+        entries.push_back(std::move(array.entry));
+      }
+    }
+  }
+  return entries;
+}
+
+absl::StatusOr<checkpoint::Image> StepPipeline::Copy() const {
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, checkpoint::Image::Create(Entries()));
+  std::vector<size_t> firsts;  // entry of each slot
+  size_t entries = 0;
+  for (const auto& state : states_) {
+    firsts.push_back(entries);
+    for (size_t i = 0; i < state->size(); ++i) {
+      const OwnedUnit& unit = state->unit(i);
+      entries += ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box()).size();
+    }
+  }
+  slots_->Run([&](size_t slot) {
+    size_t entry = firsts[slot];
+    for (size_t i = 0; i < states_[slot]->size(); ++i) {
+      const OwnedUnit& unit = states_[slot]->unit(i);
+      for (const UnitArray& array : ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box())) {
+        CopyOut(unit, array, image.values(entry++));
+      }
+    }
+  });
+  return image;
+}
+
+absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<const SavedJob*>& saved,
+                                   absl::Time deadline) {
+  v1::PeerReport mine;
+  mine.set_target(reached_ + 1);
+  mine.set_reached(reached_);
+  mine.set_restore(id);
+  SetStatus(saved.status(), mine);
+  DMUON_RETURN_IF_ERROR(MeetToRestore(mine, deadline));
+  DMUON_RETURN_IF_ERROR(reduction_.GiveUp(deadline));
+
+  std::vector<std::vector<UnitValues>> values;  // by slot, by unit
+  SetStatus(ReadUnits(**saved, values), mine);
+  DMUON_ASSIGN_OR_RETURN(const Reports read, Tell(mine, deadline));
+  DMUON_RETURN_IF_ERROR(CheckRestore(read));
+
+  // From here on all nodes have all that they need.
+  restoring_ = true;
+  for (size_t slot = 0; slot < states_.size(); ++slot) {
+    for (size_t i = 0; i < states_[slot]->size(); ++i) Exchange(states_[slot]->mutable_unit(i), values[slot][i]);
+  }
+  reached_ = (*saved)->step() + kLoaded;
+  verdict_.Clear();
+  mine.set_reached(reached_);
+  DMUON_RETURN_IF_ERROR(PublishAll(deadline));
+  DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
+  DMUON_RETURN_IF_ERROR(CheckRestore(ends));
+  restoring_ = false;
+  workers_->ClearGradients();
+  workers_->MarkDelivered((*saved)->step());
+  reduction_.Open((*saved)->step() + 1);
+  return absl::OkStatus();
+}
+
+// Until all nodes want the same; whoever still needs this one for the end of a step is helped first.
+absl::Status StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
+  DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
+  const auto restores = [](const v1::PeerReport& report) { return !report.restore().empty(); };
+  while (!std::all_of(reports.begin(), reports.end(), restores)) {
+    const uint64_t lowest = LowestTarget(reports);
+    DMUON_RETURN_IF_ERROR(Check(reports, lowest));
+    StepReport report;
+    DMUON_RETURN_IF_ERROR(Round(lowest, reports, {}, deadline, report));
+    DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
+  }
+  return CheckRestore(reports);
+}
+
+// The same on every node, because all have the same reports.
+absl::Status StepPipeline::CheckRestore(const Reports& reports) const {
+  for (uint32_t node = 0; node < reports.size(); ++node) {
+    const v1::PeerReport& report = reports[node];
+    if (report.restore() != reports.front().restore()) {
+      return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
+                         absl::StrCat("job '", job_->job_id(), "': node ", plan_->nodes(0), " restores ",
+                                      reports.front().restore(), ", node ", plan_->nodes(static_cast<int>(node)), " ",
+                                      report.restore()));
+    }
+    if (report.code() != 0) {
+      return wire::Error(static_cast<absl::StatusCode>(report.code()), wire::ReasonFromName(report.reason()),
+                         absl::StrCat("node ", plan_->nodes(static_cast<int>(node)), ": ", report.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepPipeline::ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const {
+  values.resize(states_.size());
+  std::vector<absl::Status> statuses(states_.size());
+  slots_->Run([&](size_t slot) {
+    SavedJob::Reader reader(&saved);
+    for (size_t i = 0; i < states_[slot]->size() && statuses[slot].ok(); ++i) {
+      const OwnedUnit& unit = states_[slot]->unit(i);
+      statuses[slot] = reader.Read(unit, values[slot].emplace_back(UnitValues::Like(unit)));
+    }
+  });
+  return FirstError(statuses);
+}
+
+// All parameters as they are, to all workers of all nodes.
+absl::Status StepPipeline::PublishAll(absl::Time deadline) {
+  Open(publications_, deadline);
+  slots_->Run([&](size_t slot) {
+    for (size_t i = 0; i < states_[slot]->size(); ++i) {
+      states_[slot]->Pack(i);
+      states_[slot]->Deliver(i, *workers_);
+    }
+  });
+  DMUON_RETURN_IF_ERROR(Close());
+  DeliverArrivals(-1);
+  return absl::OkStatus();
+}
+
+}  // namespace dmuon::node

@@ -173,7 +173,7 @@ constexpr double GramFloat32Flops(int64_t rows, int64_t cols, int iterations) {
   return products * s * s * s;
 }
 
-// The same for the `rank` largest singular directions (cpu/top_k.h): fp32 products, and in double the bases and
+// The same for the `rank` largest singular directions (top_k.h): fp32 products, and in double the bases and
 // the eigenproblem of the block.
 struct TopKOperations {
   double products, small;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,10 +29,9 @@ double Reciprocal(const NewtonSchulz& newton_schulz, double norm) {
 
 void Standard(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) {
   for (int i = 0; i < newton_schulz.iterations; ++i) {
-    const Quintic q = newton_schulz.coefficients.at(i);
     ops.Gram(Ops::kGram);
-    ops.Multiply(Ops::kGram, Ops::kGram, q.c, q.b, Ops::kGram, Ops::kPoly, precision);
-    ops.MultiplyMatrix(Ops::kPoly, q.a);
+    ops.MakePoly(newton_schulz.coefficients.at(i), precision);
+    ops.MultiplyMatrix(Ops::kPoly);
   }
 }
 
@@ -42,35 +40,29 @@ void Standard(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) 
 // leaves the least.
 class GramSquares {
  public:
-  GramSquares(Precision precision, Ops& ops) : rounds_(precision != Precision::kFloat32), ops_(ops) {}
+  GramSquares(Precision precision, Ops& ops) : precision_(precision), ops_(ops) {}
 
-  // kPoly + shift()*I = a I + b kGram + c kGram^2. Where it is rounded, kGram is spent.
+  // kPoly = a I + b kGram + c kGram^2.
   void MakePoly(const Quintic& q, bool rounded) {
-    rounded = rounded && rounds_;
-    const double mean = rounded ? ops_.TakeMeanEigenvalue(Ops::kGram) : 0.0;
-    ops_.Multiply(Ops::kGram, Ops::kGram, q.c, q.b + 2.0 * q.c * mean, Ops::kGram, Ops::kPoly, In(rounded));
-    shift_ = q.a + mean * (q.b + q.c * mean);
-    if (rounds_) shift_ += ops_.TakeMeanEigenvalue(Ops::kPoly);
+    if (rounded) Prepare(Ops::kGram);
+    ops_.MakePoly(q, In(rounded));
+    Prepare(Ops::kPoly);
   }
 
-  // out = (kPoly + shift()*I) * square. Where it is rounded, `square` is spent.
+  // out = kPoly * square.
   void TimesPoly(Ops::Square square, Ops::Square out, bool rounded) {
-    rounded = rounded && rounds_;
-    const double mean = rounded ? ops_.TakeMeanEigenvalue(square) : 0.0;
-    ops_.Multiply(Ops::kPoly, square, 1.0, shift_, square, out, In(rounded));
-    if (!rounded) return;
-    ops_.AddMultiple(mean, Ops::kPoly, out);
-    ops_.AddIdentity(out, mean * shift_, out);
+    if (rounded) Prepare(square);
+    ops_.Multiply(Ops::kPoly, square, out, In(rounded));
   }
-
-  [[nodiscard]] double shift() const { return shift_; }
 
  private:
-  [[nodiscard]] Precision In(bool rounded) const { return rounded ? Precision::kBFloat16 : Precision::kFloat32; }
+  void Prepare(Ops::Square square) {
+    if (precision_ != Precision::kFloat32) ops_.TakeMeanEigenvalue(square);
+  }
+  [[nodiscard]] Precision In(bool rounded) const { return rounded ? precision_ : Precision::kFloat32; }
 
-  const bool rounds_;
+  const Precision precision_;
   Ops& ops_;
-  double shift_ = 0.0;
 };
 
 void GramForm(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) {
@@ -84,7 +76,7 @@ void GramForm(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) 
     if (fresh) ops.Gram(Ops::kGram);
     squares.MakePoly(newton_schulz.coefficients.at(i), last);
     if (fresh) {
-      ops.AddIdentity(Ops::kPoly, squares.shift(), factor);
+      ops.Copy(Ops::kPoly, factor);
     } else {
       squares.TimesPoly(factor, next, true);
       std::swap(factor, next);
@@ -92,8 +84,8 @@ void GramForm(const NewtonSchulz& newton_schulz, Precision precision, Ops& ops) 
     fresh = last;
     if (last) {
       // Here the matrix is rounded, too, and its noise grows in each singular direction by the square's eigenvalue there.
-      const double mean = ops.TakeMeanEigenvalue(factor);
-      ops.MultiplyMatrix(factor, mean);
+      ops.TakeMeanEigenvalue(factor);
+      ops.MultiplyMatrix(factor);
     } else {
       squares.TimesPoly(Ops::kGram, next, false);
       squares.TimesPoly(next, Ops::kGram, passes_at(i + 2));
@@ -109,32 +101,48 @@ absl::Status CheckDimensions(MatrixView x) {
       absl::StrCat("matrix is ", x.rows, " x ", x.cols, "; each dimension must be at least 0"));
 }
 
-absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, const Method& method, int64_t rows, int64_t cols,
-                             Ops& ops) {
-  const std::string shape = absl::StrCat(rows, " x ", cols);
+absl::StatusOr<double> StartFactor(const NewtonSchulz& newton_schulz, const GradientStats& stats, int64_t rows,
+                                   int64_t cols) {
   // Squares of fp32 numbers, even subnormal ones, are normal numbers in double: no rescaling.
-  const GradientStats stats = ops.Measure();
   if (!stats.finite) {
-    return absl::InvalidArgumentError(absl::StrCat("input of Newton-Schulz is not finite (", shape, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("input of Newton-Schulz is not finite (", rows, " x ", cols, ")"));
   }
-  if (stats.max_abs == 0.0) return absl::OkStatus();  // zero stays zero, 0/0 otherwise
+  if (stats.max_abs == 0.0) return 0.0;  // zero stays zero, 0/0 otherwise
+  return Reciprocal(newton_schulz, std::sqrt(stats.sum_squares));
+}
 
-  const bool gram = method.form == Form::kGram;
-  ops.Start(Reciprocal(newton_schulz, std::sqrt(stats.sum_squares)),
-            gram ? GramPasses(newton_schulz.iterations) : newton_schulz.iterations);
-  if (gram) {
+int Passes(const NewtonSchulz& newton_schulz, Form form) {
+  return form == Form::kGram ? GramPasses(newton_schulz.iterations) : newton_schulz.iterations;
+}
+
+void Iterate(const NewtonSchulz& newton_schulz, const Method& method, Ops& ops) {
+  if (method.form == Form::kGram) {
     GramForm(newton_schulz, method.precision, ops);
   } else {
     Standard(newton_schulz, method.precision, ops);
   }
-  ops.Finish();
-  if (!gram) {
-    if (ops.Measure().finite) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat("Newton-Schulz of a finite ", shape, " matrix gave a non-finite result"));
+}
+
+absl::Status CheckResult(Form form, bool sound, int64_t rows, int64_t cols) {
+  if (sound) return absl::OkStatus();
+  if (form == Form::kGram) {
+    return absl::AbortedError(
+        absl::StrCat("the Gram form of Newton-Schulz diverged on a ", rows, " x ", cols, " matrix"));
   }
-  if (ops.WithinBound(newton_schulz)) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("the Gram form of Newton-Schulz diverged on a ", shape, " matrix"));
+  return absl::InternalError(
+      absl::StrCat("Newton-Schulz of a finite ", rows, " x ", cols, " matrix gave a non-finite result"));
+}
+
+absl::Status RunNewtonSchulz(const NewtonSchulz& newton_schulz, const Method& method, int64_t rows, int64_t cols,
+                             WholeNewtonSchulz& ops) {
+  const absl::StatusOr<double> factor = StartFactor(newton_schulz, ops.Measure(), rows, cols);
+  if (!factor.ok() || *factor == 0.0) return factor.status();
+  ops.Start(*factor, Passes(newton_schulz, method.form));
+  Iterate(newton_schulz, method, ops);
+  ops.Finish();
+  const bool sound = method.form == Form::kGram ? ops.WithinBound(newton_schulz) : ops.Measure().finite;
+  return CheckResult(method.form, sound, rows, cols);
 }
 
 }  // namespace dmuon::kernels

@@ -4,6 +4,7 @@
 #include "kernels/cpu/newton_schulz.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -20,7 +21,7 @@ namespace {
 enum Buffer : size_t { kOther = NewtonSchulzOperations::kSquares, kPanels };
 
 // The matrix on its way: `from` holds it, `to` is as large. s is its shorter side.
-class CpuOperations final : public NewtonSchulzOperations {
+class CpuOperations final : public WholeNewtonSchulz {
  public:
   CpuOperations(const Method& method, MatrixView x, Scratch& scratch)
       : kernel_(*MicroKernels(method.precision).front()),
@@ -40,43 +41,48 @@ class CpuOperations final : public NewtonSchulzOperations {
     const Operand lines = wide_ ? Rows(from_.data, from_.cols) : Columns(from_.data, from_.cols);
     Compute({.rows = s_, .cols = s_, .depth = l_, .left = lines, .right = lines, .out = At(out), .symmetric = true},
             kernel_, scratch_, kPanels);
+    shift_[out] = 0.0;
   }
 
-  void Multiply(Square left, Square right, double alpha, double beta, Square base, Square out,
-                Precision precision) override {
-    Compute({.rows = s_, .cols = s_, .depth = s_, .left = Rows(At(left), s_), .right = Columns(At(right), s_), .out = At(out),
-             .alpha = static_cast<float>(alpha), .base = At(base), .beta = static_cast<float>(beta), .symmetric = true},
-            *MicroKernels(precision).front(), scratch_, kPanels);
-  }
-
-  void AddMultiple(double factor, Square from, Square to) override {
-    const size_t elements = static_cast<size_t>(s_) * static_cast<size_t>(s_);
-    const std::span<const float> source(At(from), elements);
-    const std::span<float> sum(At(to), elements);
-    ForEachBlock(elements, [&](size_t at, size_t n) {
-      kernels::AddMultiple(static_cast<float>(factor), source.subspan(at, n), sum.subspan(at, n));
-    });
-  }
-
-  void AddIdentity(Square from, double value, Square to) override {
-    if (from != to) std::copy_n(At(from), s_ * s_, At(to));
-    AddToDiagonal(value, At(to));
-  }
-
-  double TakeMeanEigenvalue(Square square) override {
+  void TakeMeanEigenvalue(Square square) override {
     const float* values = At(square);
     double trace = 0.0;
     for (int64_t i = 0; i < s_; ++i) trace += static_cast<double>(values[i * s_ + i]);
     const double mean = trace / static_cast<double>(s_);
-    AddToDiagonal(-mean, At(square));
-    return mean;
+    AddToDiagonal(-mean, square);
+    shift_[square] += mean;
   }
 
-  void MultiplyMatrix(Square square, double beta) override {
+  void MakePoly(const Quintic& q, Precision precision) override {
+    const double shift = shift_[kGram];
+    MultiplyStored(kGram, kGram, q.c, q.b + 2.0 * q.c * shift, kPoly, precision);
+    shift_[kPoly] = q.a + shift * (q.b + q.c * shift);
+  }
+
+  void Multiply(Square left, Square right, Square out, Precision precision) override {
+    MultiplyStored(left, right, 1.0, shift_[left], out, precision);
+    shift_[out] = 0.0;
+    if (shift_[right] == 0.0) return;
+    const size_t elements = static_cast<size_t>(s_) * static_cast<size_t>(s_);
+    const std::span<const float> source(At(left), elements);
+    const std::span<float> sum(At(out), elements);
+    ForEachBlock(elements, [&](size_t at, size_t n) {
+      AddMultiple(static_cast<float>(shift_[right]), source.subspan(at, n), sum.subspan(at, n));
+    });
+    AddToDiagonal(shift_[right] * shift_[left], out);
+  }
+
+  void Copy(Square from, Square to) override {
+    std::copy_n(At(from), s_ * s_, At(to));
+    AddToDiagonal(shift_[from], to);
+    shift_[to] = 0.0;
+  }
+
+  void MultiplyMatrix(Square square) override {
     Compute({.rows = from_.rows, .cols = from_.cols, .depth = s_,
              .left = wide_ ? Rows(At(square), s_) : Rows(from_.data, from_.cols),
              .right = wide_ ? Columns(from_.data, from_.cols) : Columns(At(square), s_), .out = to_.data,
-             .base = from_.data, .beta = static_cast<float>(beta)},
+             .base = from_.data, .beta = static_cast<float>(shift_[square])},
             kernel_, scratch_, kPanels);
     std::swap(from_, to_);
   }
@@ -90,8 +96,16 @@ class CpuOperations final : public NewtonSchulzOperations {
   static Operand Rows(const float* data, int64_t cols) { return {data, cols, 1}; }
   static Operand Columns(const float* data, int64_t cols) { return {data, 1, cols}; }
 
-  void AddToDiagonal(double value, float* square) const {
-    for (int64_t i = 0; i < s_; ++i) square[i * s_ + i] += static_cast<float>(value);
+  // out = alpha*left*right + beta*right, of what is stored.
+  void MultiplyStored(Square left, Square right, double alpha, double beta, Square out, Precision precision) {
+    Compute({.rows = s_, .cols = s_, .depth = s_, .left = Rows(At(left), s_), .right = Columns(At(right), s_), .out = At(out),
+             .alpha = static_cast<float>(alpha), .base = At(right), .beta = static_cast<float>(beta), .symmetric = true},
+            *MicroKernels(precision).front(), scratch_, kPanels);
+  }
+
+  void AddToDiagonal(double value, Square square) {
+    float* values = At(square);
+    for (int64_t i = 0; i < s_; ++i) values[i * s_ + i] += static_cast<float>(value);
   }
 
   const MicroKernel& kernel_;  // of products with the matrix
@@ -100,6 +114,7 @@ class CpuOperations final : public NewtonSchulzOperations {
   const int64_t s_, l_;
   const MatrixView x_;
   MatrixView from_, to_;
+  std::array<double, kSquares> shift_{};
 };
 
 }  // namespace

@@ -17,7 +17,6 @@ namespace dmuon::kernels {
 namespace {
 
 constexpr double kSlack = 1.25;
-constexpr int kPowerIterations = 3;
 constexpr size_t kMostParts = 8;
 
 double NormOf(const std::vector<float>& v) { return std::sqrt(MeasureFloat(v).sum_squares); }

@@ -12,6 +12,8 @@
 
 namespace dmuon::kernels {
 
+inline constexpr int kPowerIterations = 3;
+
 // The largest singular value that the polynomials give to any of [0, 1].
 double LargestSingularValue(const NewtonSchulz& newton_schulz);
 
@@ -22,6 +24,7 @@ bool WithinSingularBound(const NewtonSchulz& newton_schulz, MatrixView x);
 
 // The same for a finite matrix that lies elsewhere. `grow` is one power iteration: v <- X^T X v, from v =
 // PowerIterationStart(columns of X) on; it returns |X^T X v| / |v|.
+// Called kPowerIterations times at most.
 bool GrowthWithinBound(const NewtonSchulz& newton_schulz, const std::function<double()>& grow);
 // A vector with a part in every direction.
 std::vector<float> PowerIterationStart(size_t size);

@@ -5,33 +5,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/orthonormal_rows.h"
 #include "kernels/cpu/products.h"
-#include "kernels/cpu/symmetric_eigen.h"
+#include "kernels/top_k.h"
 
 namespace dmuon::kernels {
 namespace {
 
-enum Buffer : size_t { kBlock, kImage, kBasis, kLeft, kShort, kLong, kPolished, kSquare, kPanels };
-constexpr int kPolishSteps = 2;
-
-// A number in [-1, 1) that its arguments alone decide, by the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
-float Noise(uint64_t key, uint64_t counter) {
-  uint64_t bits = key + (counter + 1) * 0x9e3779b97f4a7c15;
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-  bits ^= bits >> 31;
-  return static_cast<float>(static_cast<int32_t>(bits >> 40) - (1 << 23)) * 0x1p-23F;
-}
+enum Buffer : size_t { kImage = kTopKBuffers, kLong, kPolished, kSquare, kPanels };
 
 // The inner products of `count` rows of `length`, in double, both halves.
 std::vector<double> RowProducts(const float* rows, int64_t count, int64_t length) {
@@ -69,34 +54,68 @@ std::vector<double> RowProducts(const float* rows, int64_t count, int64_t length
   return out;
 }
 
-// One matrix: s x l, read through its transpose where it is tall. Vectors are rows.
-class Run {
+class CpuMatrix final : public TopKMatrix {
  public:
-  Run(int64_t rank, int64_t step, MatrixView x, MatrixView basis, Scratch& scratch)
-      : x_(x), basis_(basis), wide_(x.rows <= x.cols), s_(std::min(x.rows, x.cols)), l_(std::max(x.rows, x.cols)),
-        rank_(rank), width_(KrylovWidth(rank, s_)),
-        key_(static_cast<uint64_t>(step) * 0xd1342543de82ef95 + static_cast<uint64_t>(x.rows) * 0x2545f4914f6cdd1d +
-             static_cast<uint64_t>(x.cols)),
+  CpuMatrix(MatrixView x, Scratch& scratch)
+      : x_(x), wide_(x.rows <= x.cols), s_(std::min(x.rows, x.cols)), l_(std::max(x.rows, x.cols)),
         kernel_(*MicroKernels(Precision::kFloat32).front()), scratch_(scratch) {}
 
-  // False when the small eigenproblem found no end.
-  bool Compute() {
+  GradientStats Measure() override { return MeasureFloat(Values()); }
+  void Multiply(double factor) override { MultiplyFloat(factor, Values(), Values()); }
+
+  void MultiplySquare(int64_t count, const float* from, float* to) override {
+    float* between = Get(kImage, count, l_);
+    Compute({.rows = count, .cols = l_, .depth = s_, .left = Rows(from, s_), .right = Along(), .out = between});
+    Compute({.rows = count, .cols = s_, .depth = l_, .left = Rows(between, l_), .right = Across(), .out = to});
+  }
+
+  void MakeImage(int64_t width, const float* span) override {
+    width_ = width;
+    span_ = span;
     image_ = Get(kImage, width_, l_);
-    if (width_ < s_) {
-      MakeBasis();
-      Multiply(width_, l_, s_, Rows(span_, s_), Along(), image_);
+    if (span != nullptr) {
+      Compute({.rows = width_, .cols = l_, .depth = s_, .left = Rows(span, s_), .right = Along(), .out = image_});
+    } else if (wide_) {
+      std::copy_n(x_.data, s_ * l_, image_);
     } else {
-      CopyWhole();
+      for (int64_t r = 0; r < l_; ++r) {
+        for (int64_t c = 0; c < s_; ++c) image_[c * l_ + r] = x_.data[r * s_ + c];
+      }
     }
-    std::vector<double> gram = RowProducts(image_, width_, l_);
-    const std::optional<Eigen> eigen = LargestEigen(width_, rank_, gram);
-    if (!eigen) return false;
-    MakeVectors(*eigen);
-    KeepBasis();
-    const Operand left = Columns(wide_ ? short_ : long_, wide_ ? s_ : l_);
-    const Operand right = Columns(wide_ ? long_ : short_, wide_ ? l_ : s_);
-    Multiply(x_.rows, x_.cols, kept_, left, right, x_.data);
-    return true;
+  }
+
+  std::vector<double> ImageProducts() override { return RowProducts(image_, width_, l_); }
+
+  void MakeShort(int64_t kept, const float* left, float* to) override {
+    kept_ = kept;
+    short_ = to;
+    if (span_ != nullptr) {
+      Compute({.rows = kept_, .cols = s_, .depth = width_, .left = Rows(left, width_), .right = Columns(span_, s_),
+               .out = to});
+    } else {
+      std::copy_n(left, kept_ * s_, to);
+    }
+  }
+
+  void MakeLong(int64_t kept, const float* left) override {
+    long_ = Get(kLong, kept, l_);
+    other_ = Get(kPolished, kept, l_);
+    Compute({.rows = kept, .cols = l_, .depth = width_, .left = Rows(left, width_), .right = Columns(image_, l_),
+             .out = long_});
+  }
+
+  void Polish() override {
+    float* square = Get(kSquare, kept_, kept_);
+    const Operand rows = Rows(long_, l_);
+    Compute({.rows = kept_, .cols = kept_, .depth = l_, .left = rows, .right = rows, .out = square, .symmetric = true});
+    Compute({.rows = kept_, .cols = l_, .depth = kept_, .left = Rows(square, kept_), .right = Columns(long_, l_),
+             .out = other_, .alpha = -0.5F, .base = long_, .beta = 1.5F});
+    std::swap(long_, other_);
+  }
+
+  void Finish() override {
+    Compute({.rows = x_.rows, .cols = x_.cols, .depth = kept_, .left = Columns(wide_ ? short_ : long_, wide_ ? s_ : l_),
+             .right = Columns(wide_ ? long_ : short_, wide_ ? l_ : s_), .out = x_.data});
   }
 
  private:
@@ -106,127 +125,33 @@ class Run {
   [[nodiscard]] Operand Along() const { return wide_ ? Columns(x_.data, l_) : Rows(x_.data, s_); }
   [[nodiscard]] Operand Across() const { return wide_ ? Rows(x_.data, l_) : Columns(x_.data, s_); }
 
+  [[nodiscard]] std::span<float> Values() const {
+    return {x_.data, static_cast<size_t>(s_) * static_cast<size_t>(l_)};
+  }
   float* Get(Buffer buffer, int64_t rows, int64_t cols) {
     return scratch_.Get(buffer, static_cast<size_t>(rows) * static_cast<size_t>(cols)).data();
   }
-  void Multiply(int64_t rows, int64_t cols, int64_t depth, Operand left, Operand right, float* out) {
-    kernels::Compute({.rows = rows, .cols = cols, .depth = depth, .left = left, .right = right, .out = out}, kernel_,
-                     scratch_, kPanels);
-  }
+  void Compute(const Product& product) { kernels::Compute(product, kernel_, scratch_, kPanels); }
 
-  // The last step's vectors, and noise where there are none.
-  void Start(int64_t block, float* start) const {
-    for (int64_t r = 0; r < block; ++r) {
-      float* row = start + r * s_;
-      const float* last = basis_.data + r * s_;
-      const bool known = r < std::min(rank_, basis_.rows) && std::any_of(last, last + s_, [](float v) { return v != 0.0F; });
-      for (int64_t c = 0; c < s_; ++c) row[c] = known ? last[c] : Noise(key_, static_cast<uint64_t>(r * s_ + c));
-    }
-  }
-
-  // span_ gets width_ orthonormal rows.
-  void MakeBasis() {
-    const int64_t block = width_ / kKrylovIterations;
-    float* start = Get(kBlock, block, s_);
-    span_ = Get(kBasis, width_, s_);
-    Start(block, start);
-    OrthonormalRows rows(s_);
-    for (int64_t done = 0; done < width_; done += block) {
-      const float* from = done == 0 ? start : span_ + (done - block) * s_;
-      float* to = span_ + done * s_;
-      Multiply(block, l_, s_, Rows(from, s_), Along(), image_);
-      Multiply(block, s_, l_, Rows(image_, l_), Across(), to);
-      const auto row = [&](int64_t i) { return std::span(to + i * s_, static_cast<size_t>(s_)); };
-      for (int64_t i = 0; i < block; ++i) rows.Append(row(i));
-      for (int64_t i = 0; i < block; ++i) rows.Get(done + i, row(i));
-    }
-  }
-
-  void CopyWhole() {
-    if (wide_) {
-      std::copy_n(x_.data, s_ * l_, image_);
-      return;
-    }
-    for (int64_t r = 0; r < l_; ++r) {
-      for (int64_t c = 0; c < s_; ++c) image_[c * l_ + r] = x_.data[r * s_ + c];
-    }
-  }
-
-  // Singular vectors of both sides, for singular values that are not zero.
-  void MakeVectors(const Eigen& eigen) {
-    const auto singular = [&](int64_t i) { return std::sqrt(std::max(0.0, eigen.values[static_cast<size_t>(i)])); };
-    const double smallest = SmallestKept(x_.rows, x_.cols) * singular(0);
-    while (kept_ < rank_ && singular(kept_) >= smallest) ++kept_;
-    float* left = Get(kLeft, kept_, width_);
-    const auto fill = [&](bool divided) {
-      for (int64_t i = 0; i < kept_; ++i) {
-        const double factor = divided ? 1.0 / singular(i) : 1.0;
-        for (int64_t c = 0; c < width_; ++c) {
-          left[i * width_ + c] = static_cast<float>(factor * eigen.vectors[static_cast<size_t>(i * width_ + c)]);
-        }
-      }
-    };
-    short_ = Get(kShort, kept_, s_);
-    fill(false);
-    if (width_ < s_) {
-      Multiply(kept_, s_, width_, Rows(left, width_), Columns(span_, s_), short_);
-    } else {
-      std::copy_n(left, kept_ * s_, short_);
-    }
-    long_ = Get(kLong, kept_, l_);
-    fill(true);
-    Multiply(kept_, l_, width_, Rows(left, width_), Columns(image_, l_), long_);
-    Polish();
-  }
-
-  // Division by small singular values has enlarged the rounding of the image.
-  void Polish() {
-    float* other = Get(kPolished, kept_, l_);
-    float* square = Get(kSquare, kept_, kept_);
-    for (int i = 0; i < kPolishSteps; ++i) {
-      const Operand rows = Rows(long_, l_);
-      kernels::Compute({.rows = kept_, .cols = kept_, .depth = l_, .left = rows, .right = rows, .out = square,
-                        .symmetric = true}, kernel_, scratch_, kPanels);
-      kernels::Compute({.rows = kept_, .cols = l_, .depth = kept_, .left = Rows(square, kept_),
-                        .right = Columns(long_, l_), .out = other, .alpha = -0.5F, .base = long_, .beta = 1.5F},
-                       kernel_, scratch_, kPanels);
-      std::swap(long_, other);
-    }
-  }
-
-  void KeepBasis() {
-    const int64_t rows = std::min(kept_, basis_.rows);
-    std::copy_n(short_, rows * s_, basis_.data);
-    std::fill(basis_.data + rows * s_, basis_.data + basis_.rows * s_, 0.0F);
-  }
-
-  const MatrixView x_, basis_;
+  const MatrixView x_;
   const bool wide_;
-  const int64_t s_, l_, rank_, width_;
-  const uint64_t key_;
+  const int64_t s_, l_;
   const MicroKernel& kernel_;
   Scratch& scratch_;
+  int64_t width_ = 0;
   int64_t kept_ = 0;
-  float* span_ = nullptr;   // width_ x s_, orthonormal rows; unused where it would be the identity
-  float* image_ = nullptr;  // width_ x l_: span_ times the matrix
-  float* short_ = nullptr;  // kept_ x s_
+  const float* span_ = nullptr;
+  float* image_ = nullptr;  // width_ x l_
+  const float* short_ = nullptr;
   float* long_ = nullptr;   // kept_ x l_
+  float* other_ = nullptr;
 };
 
 }  // namespace
 
 absl::Status OrthogonalizeTopKFloat(const TopK& top_k, int64_t step, MatrixView x, MatrixView basis, Scratch& scratch) {
-  const std::string shape = absl::StrCat(x.rows, " x ", x.cols);
-  const std::span<float> values(x.data, static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
-  const GradientStats stats = MeasureFloat(values);
-  if (!stats.finite) {
-    return absl::InvalidArgumentError(absl::StrCat("input of top-k is not finite (", shape, ")"));
-  }
-  if (stats.max_abs == 0.0) return absl::OkStatus();
-  MultiplyFloat(1.0 / std::sqrt(stats.sum_squares), values, values);
-  Run run(RankAt(top_k, step, std::min(x.rows, x.cols)), step, x, basis, scratch);
-  if (run.Compute() && AllFinite(values)) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("top-k of a finite ", shape, " matrix gave no finite result"));
+  CpuMatrix matrix(x, scratch);
+  return RunTopK(top_k, step, x.rows, x.cols, basis, matrix, scratch);
 }
 
 }  // namespace dmuon::kernels

@@ -3,10 +3,12 @@
 
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/matrix_kernels.h"
@@ -14,6 +16,7 @@
 #include "kernels/cuda/stages.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/top_k.h"
 #include "kernels/newton_schulz.h"
 
 namespace dmuon::kernels::cuda {
@@ -51,11 +54,6 @@ class CudaBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] std::string device() const override { return device_; }
-
-  [[nodiscard]] absl::Status Supports(const Optimizer& optimizer) const override {
-    if (optimizer.orthogonalizer != Orthogonalizer::kTopK) return absl::OkStatus();
-    return absl::InvalidArgumentError("the cuda backend has no top-k, which numuon needs");
-  }
 
   // The device has its own threads; the calling thread gets its stream.
   void BindThread(int /*threads*/) override { DieUnless(Call("BindThread").stream.Finish()); }
@@ -128,16 +126,37 @@ class CudaBackend final : public Backend {
                              Scratch& /*scratch*/) override {
     if (absl::Status status = CheckDimensions(x); !status.ok()) return status;
     Call call(absl::StrCat("Orthogonalize of ", x.rows, " x ", x.cols));
-    const std::span<float> values(x.data, static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols));
-    const MatrixView on_device{call.staging.Update(values), x.rows, x.cols};
-    absl::Status result = OrthogonalizeOnDevice(newton_schulz, method, on_device, call.stream);
+    const MatrixBatch on_device{call.staging.Update(Elements(x)), x.rows, x.cols, 1};
+    absl::Status result;
+    OrthogonalizeOnDevice(newton_schulz, method, on_device, std::span(&result, 1), call.stream);
     const absl::Status device = call.staging.Finish(result.ok());
     return device.ok() ? result : device;  // after a device error the result is of zeros
   }
 
-  absl::Status OrthogonalizeTopK(const TopK& /*top_k*/, int64_t /*step*/, MatrixView x, MatrixView /*basis*/,
-                                 Scratch& /*scratch*/) override {
-    return absl::UnimplementedError(absl::StrCat("top-k of ", x.rows, " x ", x.cols, ": see Supports"));
+  [[nodiscard]] size_t BatchSize(const MatrixShape& shape) const override { return DeviceBatchSize(shape); }
+
+  void OrthogonalizeBatch(const NewtonSchulz& newton_schulz, const Method& method, std::span<const MatrixView> batch,
+                          std::span<absl::Status> statuses, Scratch& scratch) override {
+    const size_t most = batch.empty() ? 1 : DeviceBatchSize({batch[0].rows, batch[0].cols});
+    if (most == 1) return Backend::OrthogonalizeBatch(newton_schulz, method, batch, statuses, scratch);
+    for (size_t i = 0; i < batch.size(); i += most) {
+      const size_t count = std::min(most, batch.size() - i);
+      OrthogonalizeTogether(newton_schulz, method, batch.subspan(i, count), statuses.subspan(i, count));
+    }
+  }
+
+  absl::Status OrthogonalizeTopK(const TopK& top_k, int64_t step, MatrixView x, MatrixView basis,
+                                 Scratch& scratch) override {
+    Call call(absl::StrCat("OrthogonalizeTopK of ", x.rows, " x ", x.cols));
+    const MatrixView on_device{call.staging.Update(Elements(x)), x.rows, x.cols};
+    // The host works on the basis.
+    std::vector<float> vectors(Elements(basis).size());
+    call.stream.Download(vectors.data(), basis.data, vectors.size());
+    const MatrixView on_host{vectors.data(), basis.rows, basis.cols};
+    absl::Status result = OrthogonalizeTopKOnDevice(top_k, step, on_device, on_host, scratch, call.stream);
+    if (result.ok()) call.stream.Upload(basis.data, vectors);
+    const absl::Status device = call.staging.Finish(result.ok());
+    return device.ok() ? result : device;  // after a device error the result is of zeros
   }
 
   void Apply(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
@@ -148,9 +167,25 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  static std::span<float> Elements(MatrixView x) {
+    return {x.data, static_cast<size_t>(x.rows) * static_cast<size_t>(x.cols)};
+  }
   template <typename T>
   static int64_t Count(std::span<T> span) {
     return static_cast<int64_t>(span.size());
+  }
+
+  static void OrthogonalizeTogether(const NewtonSchulz& newton_schulz, const Method& method,
+                                    std::span<const MatrixView> batch, std::span<absl::Status> statuses) {
+    const MatrixView first = batch.front();
+    Call call(absl::StrCat("Orthogonalize of ", batch.size(), " times ", first.rows, " x ", first.cols));
+    const MatrixBatch x{call.staging.Gather(batch), first.rows, first.cols, static_cast<int64_t>(batch.size())};
+    OrthogonalizeOnDevice(newton_schulz, method, x, statuses, call.stream);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (statuses[i].ok()) call.staging.Return(batch[i], x.data + static_cast<int64_t>(i) * x.rows * x.cols);
+    }
+    const absl::Status device = call.staging.Finish();
+    if (!device.ok()) std::fill(statuses.begin(), statuses.end(), device);
   }
 
   const std::string device_;

@@ -28,6 +28,10 @@ __device__ uint16_t Round(float value) {
   return static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? quiet_nan : rounded);
 }
 
+__device__ double Of(const Shift& shift, int64_t item) {
+  return shift.of_each == nullptr ? shift.of_all : shift.of_each[item].beta;
+}
+
 __global__ void MirrorKernel(int64_t size, float* square) {
   // One column more, so that reading by columns meets different banks.
   __shared__ float tile[kTile][kTile + 1];
@@ -63,53 +67,108 @@ cudaError_t Add(cudaStream_t stream, int64_t count, const uint16_t* from, float*
   return Loop(stream, count, [=] __device__(int64_t i) { to[i] += Widen(from[i]); });
 }
 
-cudaError_t AddMultiple(cudaStream_t stream, int64_t count, double factor, const float* from, float* to) {
-  return Loop(stream, count, [=] __device__(int64_t i) { to[i] = static_cast<float>(to[i] + factor * from[i]); });
-}
-
 cudaError_t Multiply(cudaStream_t stream, int64_t count, double factor, const float* from, float* to) {
   return Loop(stream, count, [=] __device__(int64_t i) { to[i] = static_cast<float>(factor * from[i]); });
 }
 
-cudaError_t Measure(cudaStream_t stream, int64_t count, const float* values, DeviceStats* partials,
-                    DeviceStats* result) {
-  const auto term = [=] __device__(int64_t i) {
-    const double value = values[i];
-    return DeviceStats{value * value, __float_as_uint(values[i]) & kMagnitude};
+cudaError_t Measure(cudaStream_t stream, const Batch& batch, int64_t count, const float* values, DeviceStats* partials,
+                    DeviceStats* results) {
+  const int64_t stride = batch.stride;
+  const auto term = [=] __device__(int64_t item, int64_t i) {
+    const float element = values[item * stride + i];
+    const double value = element;
+    return DeviceStats{value * value, __float_as_uint(element) & kMagnitude};
   };
-  return Sum(stream, count, term, partials, result);
+  return BatchSum(stream, batch.items, count, term, partials, results);
 }
 
-cudaError_t SumSquares(cudaStream_t stream, int64_t count, const double* values, double* partials, double* result) {
-  return Sum(stream, count, [=] __device__(int64_t i) { return values[i] * values[i]; }, partials, result);
+cudaError_t SumSquares(cudaStream_t stream, const Batch& batch, int64_t count, const double* values, double* partials,
+                       double* results) {
+  const int64_t stride = batch.stride;
+  const auto term = [=] __device__(int64_t item, int64_t i) {
+    const double value = values[item * stride + i];
+    return value * value;
+  };
+  return BatchSum(stream, batch.items, count, term, partials, results);
 }
 
-cudaError_t Pad(cudaStream_t stream, const Padding& padding, double factor, const float* from, float* to) {
+cudaError_t Pad(cudaStream_t stream, const Padding& padding, const Batch& batch, const BatchFactors& factors,
+                const float* from, float* to) {
   const Padding p = padding;
-  return Loop(stream, p.padded_rows * p.padded_cols, [=] __device__(int64_t i) {
+  const BatchFactors f = factors;
+  const int64_t stride = batch.stride;
+  return BatchLoop(stream, batch.items, p.padded_rows * p.padded_cols, [=] __device__(int64_t item, int64_t i) {
     const int64_t r = i / p.padded_cols;
     const int64_t c = i % p.padded_cols;
-    to[i] = r < p.rows && c < p.cols ? static_cast<float>(factor * from[r * p.cols + c]) : 0.0F;
+    const double factor = f.of[item];
+    const bool inside = factor != 0.0 && r < p.rows && c < p.cols;
+    to[item * stride + i] = inside ? static_cast<float>(factor * from[(item * p.rows + r) * p.cols + c]) : 0.0F;
   });
 }
 
-cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const float* from, float* to) {
+cudaError_t Unpad(cudaStream_t stream, const Padding& padding, const Batch& batch, const BatchFactors& factors,
+                  const float* from, float* to) {
   const Padding p = padding;
-  return Loop(stream, p.rows * p.cols, [=] __device__(int64_t i) {
-    to[i] = from[i / p.cols * p.padded_cols + i % p.cols];
+  const BatchFactors f = factors;
+  const int64_t stride = batch.stride;
+  return BatchLoop(stream, batch.items, p.rows * p.cols, [=] __device__(int64_t item, int64_t i) {
+    if (f.of[item] == 0.0) return;
+    to[item * p.rows * p.cols + i] = from[item * stride + i / p.cols * p.padded_cols + i % p.cols];
   });
 }
 
-cudaError_t AddToDiagonal(cudaStream_t stream, int64_t count, int64_t stride, double value, float* square) {
-  return Loop(stream, count, [=] __device__(int64_t i) { square[i * (stride + 1)] += static_cast<float>(value); });
+cudaError_t AddToDiagonal(cudaStream_t stream, const Diagonals& diagonals, const Shift& shift, float* squares) {
+  const Diagonals d = diagonals;
+  const Shift s = shift;
+  return BatchLoop(stream, d.batch.items, d.count, [=] __device__(int64_t item, int64_t i) {
+    squares[item * d.batch.stride + i * (d.row_stride + 1)] += static_cast<float>(Of(s, item));
+  });
 }
 
-cudaError_t TakeMean(cudaStream_t stream, int64_t count, int64_t stride, float* square, double* partials, double* mean) {
-  const auto term = [=] __device__(int64_t i) { return static_cast<double>(square[i * (stride + 1)]); };
-  if (const cudaError_t error = Sum(stream, count, term, partials, mean); error != cudaSuccess) return error;
-  const auto divide = [=] __device__(int64_t) { *mean = *mean / static_cast<double>(count); };
-  if (const cudaError_t error = Loop(stream, 1, divide); error != cudaSuccess) return error;
-  return Loop(stream, count, [=] __device__(int64_t i) { square[i * (stride + 1)] += static_cast<float>(-*mean); });
+cudaError_t TakeMeans(cudaStream_t stream, const Diagonals& diagonals, float* squares, double* partials, double* sums,
+                      const Shift& before, ProductScalars* after) {
+  const Diagonals d = diagonals;
+  const Shift s = before;
+  const auto term = [=] __device__(int64_t item, int64_t i) {
+    return static_cast<double>(squares[item * d.batch.stride + i * (d.row_stride + 1)]);
+  };
+  const cudaError_t error = BatchSum(stream, d.batch.items, d.count, term, partials, sums);
+  if (error != cudaSuccess) return error;
+  return BatchLoop(stream, d.batch.items, d.count, [=] __device__(int64_t item, int64_t i) {
+    const auto mean = static_cast<float>(sums[item] / static_cast<double>(d.count));
+    squares[item * d.batch.stride + i * (d.row_stride + 1)] -= mean;
+    if (i == 0) after[item] = {1.0F, static_cast<float>(Of(s, item) + mean)};
+  });
+}
+
+cudaError_t AddShifts(cudaStream_t stream, const Diagonals& diagonals, const float* left, const Shift& left_shift,
+                      const float* right, const Shift& right_shift, float* out) {
+  const Diagonals d = diagonals;
+  const Shift l = left_shift;
+  const Shift r = right_shift;
+  return BatchLoop(stream, d.batch.items, d.row_stride * d.row_stride, [=] __device__(int64_t item, int64_t i) {
+    const double of_left = Of(l, item);
+    const double of_right = Of(r, item);
+    const int64_t at = item * d.batch.stride + i;
+    double sum = out[at] + of_left * right[at];
+    if (of_right != 0.0) {
+      sum = sum + of_right * left[at];
+      if (i % (d.row_stride + 1) == 0 && i / (d.row_stride + 1) < d.count) sum = sum + of_left * of_right;
+    }
+    out[at] = static_cast<float>(sum);
+  });
+}
+
+cudaError_t AddPolyShifts(cudaStream_t stream, const Diagonals& diagonals, double a, double b, double c,
+                          const float* grams, const Shift& gram_shift, float* out, ProductScalars* shifts) {
+  const Diagonals d = diagonals;
+  const Shift s = gram_shift;
+  return BatchLoop(stream, d.batch.items, d.row_stride * d.row_stride, [=] __device__(int64_t item, int64_t i) {
+    const double m = Of(s, item);
+    const int64_t at = item * d.batch.stride + i;
+    out[at] = static_cast<float>(out[at] + 2.0 * c * m * grams[at]);
+    if (i == 0) shifts[item] = {1.0F, static_cast<float>(a + m * (b + c * m))};
+  });
 }
 
 cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square) {
@@ -117,13 +176,39 @@ cudaError_t MirrorUpper(cudaStream_t stream, int64_t size, float* square) {
   return Launch(stream, dim3(tiles, tiles), dim3(kTile, kTileRows), MirrorKernel, size, square);
 }
 
-cudaError_t TimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v, double* out) {
-  return RowSums(stream, rows, cols, [=] __device__(int64_t r, int64_t c) { return x[r * cols + c] * v[c]; }, out);
+cudaError_t TimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x, const double* v,
+                         double* out) {
+  const auto term = [=] __device__(int64_t item, int64_t r, int64_t c) {
+    return x[(item * rows + r) * cols + c] * v[item * cols + c];
+  };
+  return BatchRowSums(stream, items, rows, cols, term, out);
 }
 
-cudaError_t TransposedTimesVector(cudaStream_t stream, int64_t rows, int64_t cols, const float* x, const double* v,
-                                  double* out) {
-  return ColumnSums(stream, rows, cols, [=] __device__(int64_t r, int64_t c) { return x[r * cols + c] * v[r]; }, out);
+cudaError_t TransposedTimesVectors(cudaStream_t stream, int64_t items, int64_t rows, int64_t cols, const float* x,
+                                   const double* v, double* out) {
+  const auto term = [=] __device__(int64_t item, int64_t r, int64_t c) {
+    return x[(item * rows + r) * cols + c] * v[item * rows + r];
+  };
+  return BatchColumnSums(stream, items, rows, cols, term, out);
+}
+
+// A thread a product: there are many, and those of a warp read the same vector and neighbouring ones.
+cudaError_t InnerProducts(cudaStream_t stream, const Lines& lines, const float* values, double* products) {
+  const Lines v = lines;
+  return Loop(stream, v.count * v.count, [=] __device__(int64_t at) {
+    const int64_t i = at / v.count;
+    const int64_t j = at % v.count;
+    if (i > j) return;
+    const float* left = values + i * v.line_stride;
+    const float* right = values + j * v.line_stride;
+    double sum = 0.0;
+    for (int64_t k = 0; k < v.length; ++k) {
+      const double element = left[k * v.element_stride];
+      sum = sum + element * right[k * v.element_stride];
+    }
+    products[i * v.count + j] = sum;
+    products[j * v.count + i] = sum;
+  });
 }
 
 }  // namespace dmuon::kernels::cuda

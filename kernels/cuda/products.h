@@ -3,7 +3,8 @@
 
 // Matrix products by cuBLASLt. Operands are fp32, multiplied as such (no TF32), or bf16; sums and results are
 // fp32. No algorithm is taken that splits the depth among blocks and sums up afterwards, and the algorithm is
-// chosen once for each kind of product, so equal input gives equal bits as long as device and library stay.
+// chosen once for each kind of product, so equal input gives equal bits as long as device and library stay. A batch
+// is computed by the algorithm of one product, in one call where the library takes that, and one by one where not.
 //
 // cuBLAS orders by columns: a row-major p x q buffer is to it q x p, and a symmetric matrix reads both ways.
 #pragma once
@@ -14,7 +15,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "kernels/cuda/matrix_kernels.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/precision.h"
 
@@ -27,6 +30,7 @@ struct ProductKind {
   int64_t rows, cols, depth;
   int64_t a_stride, b_stride, d_stride;
   Precision precision;  // of a and b
+  bool scalars_on_device = false;
 
   friend auto operator<=>(const ProductKind&, const ProductKind&) = default;
 };
@@ -39,15 +43,28 @@ struct ProductOperands {
   float beta;
   const float* c;  // may be null when beta is 0, and may be d
   float* d;
+  const ProductScalars* scalars = nullptr;  // in device memory, of each item; in place of alpha and beta
 };
+
+// Elements from one item's operand to the next one's, multiples of 128; those of c are d's.
+struct ProductBatch {
+  int64_t items = 1;
+  int64_t a = 0, b = 0, d = 0;
+
+  friend auto operator<=>(const ProductBatch&, const ProductBatch&) = default;
+};
+
+// The address of an element.
+const void* Element(const void* values, int64_t at, Precision precision);
 
 // The calling thread's products; use with its Stream.
 class Products {
  public:
   static Products& OfThread();
 
-  // Errors go to `stream`.
-  void Compute(Stream& stream, const ProductKind& kind, const ProductOperands& operands);
+  // Errors go to `stream`. With scalars on the device a batch is computed one by one: a call reads one pair.
+  void Compute(Stream& stream, const ProductKind& kind, const ProductOperands& operands,
+               const ProductBatch& batch = {});
 
  private:
   template <auto destroy>
@@ -61,14 +78,25 @@ class Products {
   using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
   using Descriptor = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
   using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
+  struct Layouts {
+    Layout a, b, d;
+  };
   struct Plan {
     Descriptor descriptor;
-    Layout a, b, d;
+    Layouts one;
     cublasLtMatmulAlgo_t algorithm;
+    std::map<ProductBatch, std::optional<Layouts>> batches;  // none: the library does not take it
   };
 
-  Plan MakePlan(Stream& stream, const ProductKind& kind);
+  static Layouts MakeLayouts(Stream& stream, const ProductKind& kind, const ProductBatch& batch);
+  static Descriptor MakeDescriptor(Stream& stream, const ProductKind& kind);
   void ChooseAlgorithm(Stream& stream, Plan& plan);
+  // Null after an error.
+  Plan* PlanOf(Stream& stream, const ProductKind& kind);
+  // Null when the batch is not to be computed in one call.
+  const Layouts* Together(Stream& stream, const ProductKind& kind, const ProductBatch& batch, Plan& plan);
+  void Call(Stream& stream, const ProductKind& kind, const Plan& plan, const Layouts& layouts,
+            const ProductOperands& operands);
 
   Handle handle_;
   std::map<ProductKind, Plan> plans_;

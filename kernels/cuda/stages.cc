@@ -61,6 +61,11 @@ void DivideByFactors(FactoredArgs args, bool sign, const UnitState& state, float
   });
 }
 
+// The basis, between the state and what lies behind the update, wherever both lie.
+void CopyBehind(std::span<const float> from, std::span<float> to, Stream& stream) {
+  stream.Copy(to.data(), from.data(), from.size_bytes());
+}
+
 // -- selection -------------------------------------------------------------------------------------
 
 // The selected lines: sums on the device, the choice on the host.
@@ -155,6 +160,8 @@ void ApplyAdam(const Optimizer& optimizer, const Hyper& hyper, double clip, cons
 
 MatrixShape MakeDirection(const Optimizer& optimizer, const Hyper& hyper, double clip, std::span<const float> gradient,
                           const UnitState& state, std::span<float> update, Stream& stream, Staging& staging) {
+  CopyBehind(state.basis, update.subspan(gradient.size()), stream);
+  update = update.first(gradient.size());
   DirectionArgs args = DirectionFactors(optimizer, hyper, clip, state.step);
   args.count = static_cast<int64_t>(update.size());
   args.gradient = staging.Read(gradient);
@@ -191,6 +198,8 @@ void ApplyStep(const Optimizer& optimizer, const Hyper& hyper, double clip, std:
     ApplyAdam(optimizer, hyper, clip, device_gradient, state, stream, staging);
     return;
   }
+  CopyBehind(update.subspan(gradient.size()), state.basis, stream);
+  update = update.first(gradient.size());
   CommitArgs args = CommitFactorsOf(optimizer, hyper, clip, state, staging);
   args.gradient = device_gradient;
   if (optimizer.selects()) {

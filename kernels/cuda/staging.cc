@@ -24,6 +24,20 @@ void* Staging::Place(void* data, size_t bytes, bool read, bool written) {
   return device;
 }
 
+float* Staging::Gather(std::span<const MatrixView> matrices) {
+  const auto elements = static_cast<size_t>(matrices[0].rows) * static_cast<size_t>(matrices[0].cols);
+  auto* copy = static_cast<float*>(stream_.GetBytes(next_slot_++, matrices.size() * elements * sizeof(float)));
+  for (size_t i = 0; i < matrices.size() && stream_.ok(); ++i) {
+    stream_.Copy(copy + i * elements, matrices[i].data, elements * sizeof(float));
+  }
+  return copy;
+}
+
+void Staging::Return(MatrixView matrix, const float* copy) {
+  const auto elements = static_cast<size_t>(matrix.rows) * static_cast<size_t>(matrix.cols);
+  back_.push_back({matrix.data, copy, elements * sizeof(float)});
+}
+
 absl::Status Staging::Finish(bool keep) {
   // An error of the calls so far must not leave half of the results behind.
   if (absl::Status status = stream_.Finish(); !status.ok() || !keep) return status;

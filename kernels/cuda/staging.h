@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/backend.h"
 #include "kernels/cuda/stream.h"
 
 namespace dmuon::kernels::cuda {
@@ -37,6 +38,10 @@ class Staging {
   T* Consume(std::span<T> span) {
     return static_cast<T*>(Place(span.data(), span.size_bytes(), true, false));
   }
+
+  // A copy of matrices of one shape, one behind the other, wherever they lie; and one of them copied back, by Finish.
+  float* Gather(std::span<const MatrixView> matrices);
+  void Return(MatrixView matrix, const float* copy);
 
   // Copies back and waits. After `keep` false what lies in host memory stays as it was.
   absl::Status Finish(bool keep = true);

@@ -3,6 +3,8 @@
 
 #include "kernels/cuda/stream.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,11 @@ namespace {
 bool MayPass(cudaError_t error) {
   return error == cudaErrorMemoryAllocation || error == cudaErrorDevicesUnavailable ||
          error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver;
+}
+
+bool GraphsAreWanted() {
+  const char* wanted = std::getenv("DMUON_CUDA_GRAPHS");
+  return wanted == nullptr || std::string_view(wanted) != "off";
 }
 
 }  // namespace
@@ -26,8 +33,11 @@ Stream& Stream::OfThread() {
   return stream;
 }
 
+Stream::Stream() : use_graphs_(GraphsAreWanted()) {}
+
 // Errors are of no use here: at the end of a process the driver may be gone already.
 Stream::~Stream() {
+  graphs_.Clear();
   for (const Buffer& buffer : buffers_) cudaFree(buffer.data);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -62,10 +72,51 @@ void Stream::Note(std::string_view name, cublasStatus_t status) {
   status_ = status == CUBLAS_STATUS_ALLOC_FAILED ? absl::UnavailableError(message) : absl::InternalError(message);
 }
 
+void Stream::Repeat(const GraphKey& key, const std::function<void()>& issue) {
+  if (!use_graphs_) return issue();
+  const Graphs::Entry* entry = graphs_.Find(key);
+  if (entry == nullptr) {
+    issue();  // which also takes all memory and chooses all algorithms: a capture must not
+    if (ok()) graphs_.Keep(key, nullptr, false);
+    return;
+  }
+  if (entry->graph == nullptr && !entry->refused && ok()) {
+    Graph graph = Capture(issue);
+    const bool refused = graph == nullptr;
+    graphs_.Keep(key, std::move(graph), refused);
+    entry = graphs_.Find(key);
+  }
+  if (entry->graph == nullptr) return issue();
+  Do("cudaGraphLaunch", [&](cudaStream_t stream) { return cudaGraphLaunch(entry->graph.get(), stream); });
+}
+
+Graph Stream::Capture(const std::function<void()>& issue) {
+  Do("cudaStreamBeginCapture",
+     [](cudaStream_t stream) { return cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal); });
+  const bool begun = ok();
+  issue();
+  cudaGraph_t captured = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  if (begun) {
+    // After an error, too: the stream is of no use before.
+    const cudaError_t error = cudaStreamEndCapture(stream_, &captured);
+    if (ok()) Note("cudaStreamEndCapture", error);
+  }
+  Do("cudaGraphInstantiate", [&](cudaStream_t) { return cudaGraphInstantiate(&executable, captured, 0); });
+  if (captured != nullptr) cudaGraphDestroy(captured);
+  if (ok()) return Graph(executable);
+  // Nothing of it has run. An error that has another reason comes again.
+  cudaGetLastError();
+  std::fprintf(stderr, "warning: no CUDA graph, calls are made one by one: %s\n", status_.ToString().c_str());
+  status_ = absl::OkStatus();
+  return nullptr;
+}
+
 void* Stream::GetBytes(size_t slot, size_t bytes) {
   if (buffers_.size() <= slot) buffers_.resize(slot + 1);
   Buffer& buffer = buffers_[slot];
   if (buffer.bytes < bytes) {
+    if (slot < static_cast<size_t>(Slot::kPartials)) graphs_.Clear();  // they hold its address
     // cudaFree waits for what still uses it; first, so that both need not fit at one time.
     Do("cudaFree", [&](cudaStream_t) { return cudaFree(buffer.data); });
     buffer = {};

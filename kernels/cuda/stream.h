@@ -12,11 +12,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/cuda/graphs.h"
 
 namespace dmuon::kernels::cuda {
 
@@ -28,11 +30,15 @@ std::string Describe(cudaError_t error);
 
 // What device memory is kept for. Those of one name share it, one after the other.
 enum class Slot : size_t {
+  // These may be in graphs:
   kMatrix, kOtherMatrix, kRoundedMatrix,              // of Newton-Schulz
   kSquares, kRoundedLeft = kSquares + 4, kRoundedRight,
-  kWorkspace,                                         // of cuBLASLt
+  kWorkspace, kScalars,                               // of cuBLASLt
+  kMeans, kMeanPartials,                              // of diagonals
+  // These are not:
   kPartials, kResult,                                 // of sums
   kRowVector, kColumnVector, kLines,
+  kBlock, kSpan, kImage, kProducts, kLeft, kShort, kLong, kPolished,  // of top-k
   kStaged,  // and all that follow: copies of what lies in host memory
 };
 
@@ -60,6 +66,13 @@ class Stream {
   void Note(std::string_view name, cudaError_t error);
   void Note(std::string_view name, cublasStatus_t status);
 
+  // Makes the calls that `issue` makes, all of which `key` decides: it reads nothing back, uploads nothing and takes
+  // memory by Get alone, of slots that may be in graphs. The first time they are made as they come, the second time they are captured, and from then on
+  // they are one launch of a graph. `issue` may be called twice, and is not called for a launch, so it must leave
+  // nothing behind on the host that is needed later. Where no graph can be made, which a line on standard error says,
+  // or with DMUON_CUDA_GRAPHS=off in the environment, they are made as they come each time.
+  void Repeat(const GraphKey& key, const std::function<void()>& issue);
+
   // `count` elements of device memory, uninitialised, aligned to 256 bytes. Null after an error.
   template <typename T>
   T* Get(Slot slot, size_t count) {
@@ -71,16 +84,25 @@ class Stream {
   void Copy(void* to, const void* from, size_t bytes);
   // The same from host memory that need not live longer than the call.
   template <typename T>
-  void Upload(T* to, const std::vector<T>& from) {
-    Copy(to, from.data(), from.size() * sizeof(T));
+  void Upload(T* to, const T* from, size_t count) {
+    Copy(to, from, count * sizeof(T));
     Wait();
   }
-  // `count` values from the device, once all calls so far are done; zeros after an error.
+  template <typename T>
+  void Upload(T* to, const std::vector<T>& from) {
+    Upload(to, from.data(), from.size());
+  }
+  // `count` values from the device, once all calls so far are done; what lies at `to` stays after an error.
+  template <typename T>
+  void Download(T* to, const T* from, size_t count) {
+    Copy(to, from, count * sizeof(T));
+    Wait();
+  }
+  // The same; zeros after an error.
   template <typename T>
   std::vector<T> Read(const T* from, size_t count) {
     std::vector<T> values(count);
-    Copy(values.data(), from, count * sizeof(T));
-    Wait();
+    Download(values.data(), from, count);
     return values;
   }
 
@@ -90,11 +112,15 @@ class Stream {
     size_t bytes = 0;
   };
 
-  Stream() = default;
+  Stream();
   void Wait();
+  // Null, after a line on standard error, when they cannot be captured.
+  Graph Capture(const std::function<void()>& issue);
 
   cudaStream_t stream_ = nullptr;
   std::vector<Buffer> buffers_;  // by slot
+  const bool use_graphs_;
+  Graphs graphs_;  // of addresses in buffers_
   std::string what_;
   absl::Status status_;
 };

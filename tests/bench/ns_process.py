@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ns_runner as a process that is asked for times, and the operations that Newton-Schulz needs."""
 
+import os
 import pathlib
 import subprocess
 
@@ -14,9 +15,10 @@ FORMS = ("standard", "gram")
 class Runner:
     """ns_runner, the other process."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen([ROOT / "build/release/bin/ns_runner"], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True, bufsize=1)
+                                         stdout=subprocess.PIPE, text=True, bufsize=1,
+                                         env={**os.environ, **environment})
 
     def __call__(self, *command: object) -> float:
         """Milliseconds."""

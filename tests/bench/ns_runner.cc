@@ -5,7 +5,9 @@
 // milliseconds a line; the input is the same normal matrix each time.
 //
 //   cpu FORM PRECISION THREADS ROWS COLS   the cpu backend: FORM standard or gram, PRECISION fp32 or bf16
-//   cuda FORM PRECISION THREADS ROWS COLS  the cuda backend, the matrix in device memory; THREADS says nothing
+//   cuda FORM PRECISION THREADS ROWS COLS [ITEMS]
+//                                          the cuda backend, the matrix in device memory; THREADS says nothing. ITEMS:
+//                                          so many as batches, and the answer is the time of one
 //   blas THREADS ROWS COLS                 five steps of plain sgemm, threads inside OpenBLAS
 //   gemm THREADS N                         one sgemm of N x N
 #include <algorithm>
@@ -179,17 +181,32 @@ class Runner {
     int threads = 0;
     int64_t rows = 0;
     int64_t cols = 0;
+    size_t items = 0;
     words >> form >> precision >> threads >> rows >> cols;
     if (!words || (form != "standard" && form != "gram") || (precision != "fp32" && precision != "bf16")) return -1.0;
     const Method method{form == "gram" ? Form::kGram : Form::kStandard,
                         precision == "bf16" ? Precision::kBFloat16 : Precision::kFloat32};
+    if (!(words >> items)) items = 1;
     subject.backend->BindThread(threads);
-    float* x = subject.place->Put(Normal(rows, cols));
+    const std::vector<float>& one = Normal(rows, cols);
+    std::vector<float> all;
+    for (size_t i = 0; i < items; ++i) all.insert(all.end(), one.begin(), one.end());
+    float* x = subject.place->Put(all);
     if (x == nullptr) return -1.0;
+    std::vector<MatrixView> batch;
+    for (size_t i = 0; i < items; ++i) batch.push_back({x + i * one.size(), rows, cols});
+    std::vector<absl::Status> statuses(items);
+    const double ms = TimeMs([&] {
+      if (items > 1) {
+        subject.backend->OrthogonalizeBatch({}, method, batch, statuses, scratch_);
+      } else {
+        statuses[0] = subject.backend->Orthogonalize({}, method, batch[0], scratch_);
+      }
+    });
     absl::Status status;
-    const double ms = TimeMs([&] { status = subject.backend->Orthogonalize({}, method, {x, rows, cols}, scratch_); });
+    for (const absl::Status& of_one : statuses) status.Update(of_one);
     if (!status.ok()) std::cerr << status.message() << "\n";
-    return status.ok() ? ms : -1.0;
+    return status.ok() ? ms / static_cast<double>(items) : -1.0;
   }
 
   static double Blas(int threads, int rows, int cols) {

@@ -4,6 +4,7 @@
 that function compiled, on the same GPU, alternating; writes the report of tests/gpu/run.sh.
 
 The backend's matrix lies in device memory. Each of its forms is timed; the faster one is what torch is compared with.
+Its time is also taken without CUDA graphs, and where matrices are small enough for batches, for one of 8.
 Without a torch that sees the GPU its columns are empty, and the report says why.
 """
 
@@ -27,6 +28,7 @@ SHAPES = {"GPT-2 124M": [(768, 768), (2304, 768), (3072, 768), (768, 3072)],
           "square": [(1024, 1024), (2048, 2048), (4096, 4096)]}
 PRECISIONS = ("bf16", "fp32")
 ROUNDS = 7
+BATCH, LARGEST_IN_BATCH = 8, 2**22
 
 
 def torch_ways(precision: str) -> tuple[dict[str, Callable], str]:
@@ -54,12 +56,12 @@ def torch_ways(precision: str) -> tuple[dict[str, Callable], str]:
 
 
 def measure(ways: dict[str, Callable], rows: int, cols: int) -> dict[str, dict[str, float]]:
-    """Median and quartiles of each way, taken in turns after a turn that warms up."""
+    """Median and quartiles of each way, taken in turns after two that warm up: the second one captures graphs."""
     times = {name: [] for name in ways}
-    for turn in range(ROUNDS + 1):
+    for turn in range(ROUNDS + 2):
         for name, way in ways.items():
             ms = way(rows, cols)
-            if turn > 0:
+            if turn > 1:
                 times[name].append(ms)
     return {name: dict(zip(("low", "median", "high"), statistics.quantiles(values, n=4), strict=True))
             for name, values in times.items()}
@@ -67,7 +69,7 @@ def measure(ways: dict[str, Callable], rows: int, cols: int) -> dict[str, dict[s
 
 def timings(deadline: float) -> tuple[list[dict], list[str]]:
     """Rows, and what is missing. Ends early, and says so, rather than after `deadline`."""
-    runner = Runner()
+    runner, plain = Runner(), Runner(DMUON_CUDA_GRAPHS="off")
     rows, missing = [], []
     for precision in PRECISIONS:
         others, why = torch_ways(precision)
@@ -86,10 +88,17 @@ def timings(deadline: float) -> tuple[list[dict], list[str]]:
                 row["form"] = form
                 row["tflops"] = needed_flops(form, m, n) / best / 1e9
                 row["vs_torch"] = {name: row["ms"][name]["median"] / best for name in others}
+                command = ("cuda", form, precision, 1)
+                ways = {"no_graphs": lambda r, c, command=command: plain(*command, r, c)}
+                if m * n <= LARGEST_IN_BATCH:
+                    ways["batch"] = lambda r, c, command=command: runner(*command, r, c, BATCH)
+                row["ms"] |= measure(ways, m, n)
                 rows.append(row)
                 print(f"{model:13} {f'{m}x{n}':>11} {precision} {form:>9} {best:9.3f} ms {row['tflops']:7.1f} TFLOP/s "
+                      + "".join(f"{name} {row['ms'][name]['median']:.3f} ms " for name in ways)
                       + " ".join(f"{name} {ratio:.2f}" for name, ratio in row["vs_torch"].items()), flush=True)
     runner.close()
+    plain.close()
     return rows, missing
 
 

@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: 2026 The dmuon authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Everything that needs a GPU, in one go: builds, runs the tests labelled gpu, times Newton-Schulz beside PyTorch, and
-# writes a report. Within 4 minutes on one GPU, of which at most 90 s are tests and 90 s timings.
+# Everything that needs a GPU, in one go: builds, runs the tests labelled gpu, times Newton-Schulz beside PyTorch, in
+# batches and without CUDA graphs, and writes a report. Within 4 minutes on one GPU, of which at most 90 s are tests
+# and 90 s timings.
 #
 #   bash tests/gpu/run.sh [--prebuilt] [--json FILE]
 #
@@ -18,7 +19,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --prebuilt) prebuilt=yes ;;
     --json) json=$(realpath -m "${2:?--json needs a file}"); shift ;;
-    -h | --help) sed -n '5,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '5,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown option $1; try --help" >&2; exit 2 ;;
   esac
   shift

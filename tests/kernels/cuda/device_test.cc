@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What only the cuda backend promises: spans in device memory, bits of element-wise work, large matrices, streams.
+// What only the cuda backend promises: spans in device memory, bits of element-wise work, large matrices, batches,
+// streams.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -69,16 +70,16 @@ TEST_F(CudaTest, SpansInDeviceMemoryGiveTheBitsOfHostMemory) {
     for (const auto& tensor : tensors) shapes.push_back(tensor->Values());
     UnitState state = BindState(optimizer, 40, 72, weight.span(), shapes, 0);
     size_t i = 0;
-    for (auto* span : {&state.momentum, &state.second_moment, &state.column_moment, &state.slow_gradient}) {
+    for (auto* span : {&state.momentum, &state.second_moment, &state.column_moment, &state.slow_gradient, &state.basis}) {
       if (!span->empty()) *span = tensors[i++]->span();
     }
     Scratch scratch;
     for (uint32_t step = 0; step < 3; ++step) {
       const OnDevice gradient(Gaussian(40, 72, step).values);
-      const OnDevice update(std::vector<float>(optimizer.needs_whole_matrix() ? 40 * 72 : 0));
+      const OnDevice update(std::vector<float>(optimizer.needs_whole_matrix() ? UpdateSize(optimizer, 40, 72) : 0));
       if (optimizer.needs_whole_matrix()) {
         const MatrixView x = cuda_->Direction(optimizer, kHyper, 1.0, gradient.span(), state, update.span());
-        ASSERT_TRUE(cuda_->Orthogonalize(optimizer.newton_schulz, {}, x, scratch).ok());
+        ASSERT_TRUE(cuda_->OrthogonalizeDirection(optimizer, {}, x, state, update.span(), scratch).ok());
       }
       cuda_->Apply(optimizer, kHyper, 1.0, gradient.span(), update.span(), state);
     }
@@ -139,6 +140,57 @@ TEST_F(CudaTest, EveryPanelOfALargeMatrixIsRight) {
       EXPECT_LE(RelativeError(got.values, Spread(judged, rows, cols).values), 1e-4) << rows << Name(form);
     }
   }
+}
+
+constexpr Method kMethods[] = {{Form::kStandard, Precision::kFloat32}, {Form::kGram, Precision::kFloat32},
+                               {Form::kStandard, Precision::kBFloat16}, {Form::kGram, Precision::kBFloat16}};
+
+// `items` of Gaussian matrices, the last of them zero, in host and in device memory by turns.
+void ExpectTheBitsOfOneByOne(Backend& cuda, int64_t rows, int64_t cols, uint32_t items, const Method& method) {
+  std::vector<Matrix> host;
+  std::vector<std::unique_ptr<OnDevice>> device;
+  std::vector<MatrixView> batch;
+  for (uint32_t i = 0; i < items; ++i) host.push_back(Gaussian(rows, cols, i, i + 1 == items ? 0.0 : 1.0));
+  std::vector<Matrix> expected = host;
+  Scratch scratch;
+  for (Matrix& matrix : expected) ASSERT_TRUE(cuda.Orthogonalize({}, method, matrix.view(), scratch).ok());
+  for (uint32_t i = 0; i < items; ++i) {
+    device.push_back(std::make_unique<OnDevice>(host[i].values));
+    batch.push_back({i % 2 == 0 ? host[i].values.data() : device[i]->span().data(), rows, cols});
+  }
+  std::vector<absl::Status> statuses(items);
+  cuda.OrthogonalizeBatch({}, method, batch, statuses, scratch);
+  for (uint32_t i = 0; i < items; ++i) {
+    EXPECT_TRUE(statuses[i].ok()) << statuses[i];
+    EXPECT_EQ(i % 2 == 0 ? host[i].values : device[i]->Values(), expected[i].values)
+        << rows << " x " << cols << ", " << items << " of them, number " << i << ", " << Name(method.form) << " "
+        << Name(method.precision);
+  }
+}
+
+TEST_F(CudaTest, BatchesOfAnySizeHaveTheBitsOfOneByOne) {
+  for (const Method& method : kMethods) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{7, 19}, {56, 24}, {1, 5}}) {
+      ExpectTheBitsOfOneByOne(*cuda_, rows, cols, 3, method);
+    }
+  }
+  ExpectTheBitsOfOneByOne(*cuda_, 2, 3, 35, {});  // more than are worked on at one time
+}
+
+TEST_F(CudaTest, LargeMatrixBatchesHaveTheBitsOfOneByOne) {
+  for (const Method& method : kMethods) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{768, 768}, {2304, 768}, {128, 896}, {1000, 1500}}) {
+      for (const uint32_t items : {2U, 8U}) ExpectTheBitsOfOneByOne(*cuda_, rows, cols, items, method);
+    }
+  }
+}
+
+TEST_F(CudaTest, SmallMatricesAreBatchedWithinABoundOfMemory) {
+  EXPECT_EQ(cuda_->BatchSize({128, 512}), 32U);
+  EXPECT_EQ(cuda_->BatchSize({200, 20000}), 9U);  // 14 bytes an element, and 20 of the square's: 57 MB each
+  EXPECT_EQ(cuda_->BatchSize({200, 21000}), 1U);
+  EXPECT_EQ(cuda_->BatchSize({4096, 4096}), 1U);
+  EXPECT_EQ(cuda_->BatchSize({0, 5}), 1U);
 }
 
 TEST_F(CudaTest, StreamsAtOneTimeGiveTheBitsOfOne) {

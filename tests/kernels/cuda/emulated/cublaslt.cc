@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -37,6 +38,49 @@ __attribute__((no_sanitize("address", "undefined"))) void AddColumn(size_t count
 
 bool Aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 256 == 0; }
 
+const void* Item(const void* data, const cublasLtMatrixLayoutOpaque_t& layout, int32_t item) {
+  return static_cast<const char*>(data) + item * layout.next * (layout.type == CUDA_R_32F ? 4 : 2);
+}
+
+struct Product {
+  cublasLtMatmulDescOpaque_t descriptor;
+  const void* a;
+  cublasLtMatrixLayoutOpaque_t a_layout;
+  const void* b;
+  cublasLtMatrixLayoutOpaque_t b_layout;
+  const float* c;
+  cublasLtMatrixLayoutOpaque_t c_layout;
+  float* d;
+  cublasLtMatrixLayoutOpaque_t d_layout;
+};
+
+void Multiply(const Product& p, float alpha, float beta) {
+  const size_t rows = p.d_layout.rows;
+  const size_t depth = p.descriptor.a == CUBLAS_OP_T ? p.a_layout.rows : p.a_layout.cols;
+  const std::vector<float> left = Operand(p.a, p.a_layout, p.descriptor.a, rows, depth);
+  const std::vector<float> right = Operand(p.b, p.b_layout, p.descriptor.b, depth, p.d_layout.cols);
+  std::vector<float> sums(rows);
+  for (size_t j = 0; j < p.d_layout.cols; ++j) {
+    sums.assign(rows, 0.0F);
+    for (size_t k = 0; k < depth; ++k) {
+      AddColumn(rows, right[j * depth + k], left.data() + k * rows, sums.data());
+    }
+    const float* base = p.c + j * static_cast<size_t>(p.c_layout.stride);
+    float* out = p.d + j * static_cast<size_t>(p.d_layout.stride);
+    for (size_t i = 0; i < rows; ++i) out[i] = alpha * sums[i] + (beta == 0.0F ? 0.0F : beta * base[i]);
+  }
+}
+
+std::atomic<bool> batches_are_taken = true;
+std::atomic<int64_t> products = 0;
+
+template <typename T>
+cublasStatus_t Set(T& to, const void* value, size_t bytes) {
+  if (bytes != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
+  to = *static_cast<const T*>(value);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 template <typename T>
 cublasStatus_t Delete(T* object) {
   delete object;
@@ -44,6 +88,9 @@ cublasStatus_t Delete(T* object) {
 }
 
 }  // namespace
+
+void dmuon::emulated::BatchesAreTaken(bool taken) { batches_are_taken = taken; }
+int64_t dmuon::emulated::Products() { return products; }
 
 const char* cublasLtGetStatusName(cublasStatus_t /*status*/) { return "CUBLAS_STATUS"; }
 const char* cublasLtGetStatusString(cublasStatus_t /*status*/) { return "emulated"; }
@@ -58,6 +105,12 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDa
   *layout = new cublasLtMatrixLayoutOpaque_t{type, rows, cols, stride};
   return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                size_t bytes) {
+  return attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? Set(layout->batch, value, bytes)
+                                                         : Set(layout->next, value, bytes);
+}
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return Delete(layout); }
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t /*compute*/,
                                         cudaDataType /*scale*/) {
@@ -68,10 +121,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) { retu
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t descriptor,
                                               cublasLtMatmulDescAttributes_t attribute, const void* value,
                                               size_t bytes) {
-  if (bytes != sizeof(cublasOperation_t)) return CUBLAS_STATUS_INVALID_VALUE;
-  auto& operation = attribute == CUBLASLT_MATMUL_DESC_TRANSA ? descriptor->a : descriptor->b;
-  operation = *static_cast<const cublasOperation_t*>(value);
-  return CUBLAS_STATUS_SUCCESS;
+  if (attribute == CUBLASLT_MATMUL_DESC_POINTER_MODE) return Set(descriptor->scalars, value, bytes);
+  return Set(attribute == CUBLASLT_MATMUL_DESC_TRANSA ? descriptor->a : descriptor->b, value, bytes);
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
   *preference = new cublasLtMatmulPreferenceOpaque_t;
@@ -95,8 +146,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cubla
   const bool fits = (ta ? a->cols : a->rows) == d->rows && (tb ? b->rows : b->cols) == d->cols &&
                     (ta ? a->rows : a->cols) == (tb ? b->cols : b->rows);
   *found = fits ? 1 : 0;
-  results[0] = {{7}, CUBLAS_STATUS_SUCCESS};
+  results[0] = {{7}, 0, CUBLAS_STATUS_SUCCESS};
   return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t /*descriptor*/,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const bool one_batch = a->batch == d->batch && b->batch == d->batch && c->batch == d->batch;
+  if (algorithm->id != 7 || !one_batch) return CUBLAS_STATUS_INVALID_VALUE;
+  *result = {*algorithm, 0, CUBLAS_STATUS_SUCCESS};
+  return batches_are_taken || d->batch == 1 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t descriptor, const void* alpha,
@@ -104,25 +164,33 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               cublasLtMatrixLayout_t b_layout, const void* beta, const void* c,
                               cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace, size_t /*workspace_bytes*/,
-                              cudaStream_t /*stream*/) {
-  if (algorithm->id != 7 || !Aligned(a) || !Aligned(b) || !Aligned(c) || !Aligned(d) || !Aligned(workspace)) {
-    return CUBLAS_STATUS_INVALID_VALUE;
-  }
-  const size_t rows = d_layout->rows;
-  const size_t depth = descriptor->a == CUBLAS_OP_T ? a_layout->rows : a_layout->cols;
-  const std::vector<float> left = Operand(a, *a_layout, descriptor->a, rows, depth);
-  const std::vector<float> right = Operand(b, *b_layout, descriptor->b, depth, d_layout->cols);
-  const float factor = *static_cast<const float*>(alpha);
-  const float share = *static_cast<const float*>(beta);
-  std::vector<float> sums(rows);
-  for (size_t j = 0; j < d_layout->cols; ++j) {
-    sums.assign(rows, 0.0F);
-    for (size_t k = 0; k < depth; ++k) {
-      AddColumn(rows, right[j * depth + k], left.data() + k * rows, sums.data());
+                              cudaStream_t stream) {
+  ++products;
+  if (algorithm->id != 7 || !Aligned(workspace)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::vector<Product> items;
+  for (int32_t item = 0; item < d_layout->batch; ++item) {
+    const Product product{*descriptor,
+                          Item(a, *a_layout, item),
+                          *a_layout,
+                          Item(b, *b_layout, item),
+                          *b_layout,
+                          static_cast<const float*>(Item(c, *c_layout, item)),
+                          *c_layout,
+                          static_cast<float*>(const_cast<void*>(Item(d, *d_layout, item))),
+                          *d_layout};
+    if (!Aligned(product.a) || !Aligned(product.b) || !Aligned(product.c) || !Aligned(product.d)) {
+      return CUBLAS_STATUS_INVALID_VALUE;
     }
-    const float* base = static_cast<const float*>(c) + j * static_cast<size_t>(c_layout->stride);
-    float* out = static_cast<float*>(d) + j * static_cast<size_t>(d_layout->stride);
-    for (size_t i = 0; i < rows; ++i) out[i] = factor * sums[i] + (share == 0.0F ? 0.0F : share * base[i]);
+    items.push_back(product);
   }
-  return CUBLAS_STATUS_SUCCESS;
+  // The host's scalars are read now, the device's when it is done.
+  const bool on_device = descriptor->scalars == CUBLASLT_POINTER_MODE_DEVICE;
+  const auto* alphas = static_cast<const float*>(alpha);
+  const auto* betas = static_cast<const float*>(beta);
+  const float now[] = {on_device ? 0.0F : *alphas, on_device ? 0.0F : *betas};
+  const cudaError_t error = dmuon::emulated::Issue(stream, [=, factor = now[0], share = now[1]] {
+    for (const Product& product : items) Multiply(product, on_device ? *alphas : factor, on_device ? *betas : share);
+    return cudaSuccess;
+  });
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A block's threads are fibers of the calling thread. A fiber runs one thread after the other until one waits at
-// a barrier; then another fiber goes on, so kernels without barriers need one.
+// a barrier; then another fiber goes on, so kernels without barriers need one. A graph is a list of calls.
 #include <ucontext.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -16,8 +17,29 @@
 #include "cuda_runtime.h"
 #include "kernels/cuda/launch.cuh"
 
+struct CUgraph_st {
+  std::vector<std::function<cudaError_t()>> calls;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<cudaError_t()>> calls;
+};
+struct CUstream_st {
+  std::unique_ptr<CUgraph_st> captured;  // null when no capture goes on
+};
+
 namespace dmuon::emulated {
 namespace {
+
+thread_local bool capturing = false;
+thread_local bool capture_failed = false;
+// For what a capture does not allow.
+cudaError_t FailCapture() {
+  capture_failed = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+std::atomic<int64_t> graphs_made = 0, graphs_launched = 0, graphs_held = 0;
+std::atomic<bool> graphs_are_made = true;
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kMemoryBytes = size_t{1} << 30;
@@ -100,6 +122,15 @@ Memory& DeviceMemory() {
 
 }  // namespace
 
+cudaError_t Issue(cudaStream_t stream, std::function<cudaError_t()> call) {
+  if (stream->captured == nullptr) return call();
+  stream->captured->calls.push_back(std::move(call));
+  return cudaSuccess;
+}
+
+GraphCounts CountGraphs() { return {graphs_made, graphs_launched, graphs_held}; }
+void GraphsAreMade(bool made) { graphs_are_made = made; }
+
 Position& Here() { return OfThread().position; }
 
 void Run(dim3 blocks, dim3 threads, const std::function<void()>& body) {
@@ -125,6 +156,7 @@ void __syncthreads() {
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
+  if (error == cudaErrorStreamCaptureUnsupported) return "cudaErrorStreamCaptureUnsupported";
   return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidValue";
 }
 const char* cudaGetErrorString(cudaError_t error) {
@@ -141,14 +173,58 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
-  *stream = reinterpret_cast<cudaStream_t>(stream);
+  *stream = new CUstream_st;
   return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t /*stream*/) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return stream->captured == nullptr ? cudaSuccess : dmuon::emulated::FailCapture();
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  if (stream->captured != nullptr) return cudaErrorInvalidValue;
+  stream->captured = std::make_unique<CUgraph_st>();
+  dmuon::emulated::capturing = true;
+  dmuon::emulated::capture_failed = false;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (stream->captured == nullptr) return cudaErrorInvalidValue;
+  dmuon::emulated::capturing = false;
+  *graph = dmuon::emulated::capture_failed ? nullptr : stream->captured.release();
+  stream->captured = nullptr;
+  return *graph == nullptr ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long /*flags*/) {
+  if (!dmuon::emulated::graphs_are_made) return cudaErrorNotSupported;
+  ++dmuon::emulated::graphs_made;
+  ++dmuon::emulated::graphs_held;
+  *executable = new CUgraphExec_st{graph->calls};
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  --dmuon::emulated::graphs_held;
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t /*stream*/) {
+  ++dmuon::emulated::graphs_launched;
+  for (const auto& call : executable->calls) {
+    if (const cudaError_t error = call(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   constexpr size_t kAlignment = 256;
+  if (dmuon::emulated::capturing) return dmuon::emulated::FailCapture();
   if (bytes > dmuon::emulated::kMemoryBytes) return cudaErrorMemoryAllocation;
   *data = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
   if (*data == nullptr) return cudaErrorMemoryAllocation;
@@ -159,6 +235,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 }
 
 cudaError_t cudaFree(void* data) {
+  if (dmuon::emulated::capturing) return dmuon::emulated::FailCapture();
   if (data == nullptr) return cudaSuccess;
   const std::scoped_lock lock(DeviceMemory().mutex);
   if (DeviceMemory().allocations.erase(static_cast<const char*>(data)) == 0) return cudaErrorInvalidValue;
@@ -179,9 +256,18 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/) {
+  if (dmuon::emulated::capturing) return dmuon::emulated::FailCapture();
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t /*stream*/) {
-  return cudaMemcpy(to, from, bytes, kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (stream->captured != nullptr) {
+    // Host memory need not be there any more when the graph is launched.
+    for (const void* at : {static_cast<const void*>(to), from}) {
+      cudaPointerAttributes attributes{};
+      cudaPointerGetAttributes(&attributes, at);
+      if (attributes.type != cudaMemoryTypeDevice) return dmuon::emulated::FailCapture();
+    }
+  }
+  return dmuon::emulated::Issue(stream, [=] { return cudaMemcpy(to, from, bytes, kind); });
 }

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Takes the place of kernels/cuda/launch.cuh: runs a kernel's threads on the CPU before it returns.
+// Takes the place of kernels/cuda/launch.cuh: runs a kernel's threads on the CPU before it returns, or whenever the
+// graph is launched that it is captured for.
 #pragma once
 
 #include <functional>
@@ -15,11 +16,13 @@ DMUON_EMULATED void Run(dim3 blocks, dim3 threads, const std::function<void()>& 
 namespace dmuon::kernels::cuda {
 
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(cudaStream_t /*stream*/, dim3 blocks, dim3 threads, void (*kernel)(Parameters...),
+cudaError_t Launch(cudaStream_t stream, dim3 blocks, dim3 threads, void (*kernel)(Parameters...),
                    const Arguments&... arguments) {
   if (blocks.x == 0 || blocks.y == 0) return cudaErrorInvalidValue;
-  emulated::Run(blocks, threads, [&] { kernel(arguments...); });
-  return cudaSuccess;
+  return emulated::Issue(stream, [=] {
+    emulated::Run(blocks, threads, [&] { kernel(arguments...); });
+    return cudaSuccess;
+  });
 }
 
 }  // namespace dmuon::kernels::cuda

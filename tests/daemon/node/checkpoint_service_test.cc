@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/base/clock.h"
@@ -26,6 +27,7 @@
 #include "tests/daemon/node/gated_files.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
+#include "wire/mutex.h"
 
 namespace dmuon::node {
 namespace {
@@ -50,6 +52,7 @@ class CheckpointServiceTest : public ::testing::Test {
         store, "/checkpoints",
         [this](const std::string& job_id, const std::string& name, absl::Time deadline,
                Reply<v1::SaveJobResponse> reply) {
+          wire::MutexLock lock(mu_);
           saved_ = absl::StrCat(job_id, "/", name);
           time_to_save_ = deadline - MonotonicNow();
           v1::SaveJobResponse response;
@@ -65,6 +68,15 @@ class CheckpointServiceTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = v1::CheckpointService::NewStub(MakeChannel(server_->address()));
+  }
+  // What the job was asked for since this was asked last; how much time it had.
+  std::string TakeSaved() {
+    wire::MutexLock lock(mu_);
+    return std::exchange(saved_, "");
+  }
+  absl::Duration time_to_save() {
+    wire::MutexLock lock(mu_);
+    return time_to_save_;
   }
   // A checkpoint of two nodes.
   checkpoint::Manifest Save(const std::string& name, uint64_t step, const std::string& job_id = checkpoint::kJob) {
@@ -121,8 +133,9 @@ class CheckpointServiceTest : public ::testing::Test {
   Metrics metrics_;
   const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::unique_ptr<checkpoint::Store> store_;
-  std::string saved_;
-  absl::Duration time_to_save_;
+  wire::Mutex mu_;  // of what gRPC's threads leave here
+  std::string saved_ ABSL_GUARDED_BY(mu_);
+  absl::Duration time_to_save_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<CheckpointService> service_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<Stub> stub_;
@@ -215,13 +228,12 @@ TEST_F(CheckpointServiceTest, ASaveGoesToTheJobWithTheTimeThatItHas) {
   const auto saved = SaveJob("demo", "now");
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->step(), 8U);
-  EXPECT_EQ(saved_, "demo/now");
-  EXPECT_GT(time_to_save_, absl::Seconds(20));
-  EXPECT_LT(time_to_save_, absl::Seconds(60));
+  EXPECT_EQ(TakeSaved(), "demo/now");
+  EXPECT_GT(time_to_save(), absl::Seconds(20));
+  EXPECT_LT(time_to_save(), absl::Seconds(60));
   for (const auto& [job, name] : {std::pair("demo", "Now"), std::pair("de mo", "now")}) {
-    saved_.clear();
     EXPECT_EQ(SaveJob(job, name).status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(saved_, "");
+    EXPECT_EQ(TakeSaved(), "");
   }
   EXPECT_EQ(wire::ReasonOf(SaveJob("silent", "now").status()), v1::ERROR_REASON_DRAINING) << "a job that went away";
 }
@@ -242,7 +254,7 @@ TEST_F(CheckpointServiceTest, ACallWithoutDeadlineIsRefusedAndChangesNothing) {
   EXPECT_EQ(Delete("x", absl::ZeroDuration()).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Ask(&Stub::SaveJob, Of<v1::SaveJobRequest>("demo", "x"), absl::ZeroDuration()).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(saved_, "");
+  EXPECT_EQ(TakeSaved(), "");
   EXPECT_TRUE(Get("x").ok());
 }
 

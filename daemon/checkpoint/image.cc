@@ -40,7 +40,7 @@ uint64_t Image::BytesFor(std::span<const Entry> entries) {
   return bytes;
 }
 
-absl::StatusOr<Image> Image::Create(std::vector<Entry> entries) {
+absl::StatusOr<Image> Image::Create(std::vector<Entry> entries, std::shared_ptr<Memory> former) {
   std::unordered_set<std::string> keys;
   std::vector<uint64_t> offsets;
   uint64_t bytes = 0;
@@ -54,6 +54,10 @@ absl::StatusOr<Image> Image::Create(std::vector<Entry> entries) {
       return wire::InvalidField(absl::StrCat("the arrays up to ", entry.Key(), " do not fit a 64-bit count of bytes"));
     }
   }
+  if (former != nullptr && former->bytes == bytes && former.use_count() == 1) {
+    former->offsets = std::move(offsets);
+    return Image(std::move(entries), std::move(former));
+  }
   void* base = nullptr;
   if (bytes > 0) {
     base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,16 +69,23 @@ absl::StatusOr<Image> Image::Create(std::vector<Entry> entries) {
     if (bytes >= kHugePage) ::madvise(base, bytes, MADV_HUGEPAGE);
     ::madvise(base, bytes, MADV_DONTDUMP);
   }
-  auto memory = std::make_unique<Memory>(base, bytes);
+  auto memory = std::make_shared<Memory>(base, bytes);
   memory->offsets = std::move(offsets);
   return Image(std::move(entries), std::move(memory));
 }
 
-Image::Image(std::vector<Entry> entries, std::unique_ptr<Memory> memory)
+Image::Image(std::vector<Entry> entries, std::shared_ptr<Memory> memory)
     : entries_(std::move(entries)), memory_(std::move(memory)) {}
 Image::Image(Image&&) noexcept = default;
-Image& Image::operator=(Image&&) noexcept = default;
-Image::~Image() = default;
+Image& Image::operator=(Image&& other) noexcept {
+  std::swap(entries_, other.entries_);
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+// Whoever keeps the memory lends its pages to the kernel: new ones cost more than what is copied into them.
+Image::~Image() {
+  if (memory_ != nullptr && memory_->bytes > 0) ::madvise(memory_->base, memory_->bytes, MADV_FREE);
+}
 
 const std::vector<Entry>& Image::entries() const { return entries_; }
 
@@ -83,6 +94,8 @@ std::span<float> Image::values(size_t i) {
 }
 
 std::span<const float> Image::values(size_t i) const { return const_cast<Image*>(this)->values(i); }
+
+std::shared_ptr<Image::Memory> Image::memory() const { return memory_; }
 
 std::span<const std::byte> Image::data() const { return {memory_->base, memory_->bytes}; }
 

@@ -18,11 +18,13 @@ namespace dmuon::checkpoint {
 
 class Image {
  public:
+  struct Memory;
   // Bytes that the values of these valid entries take.
   static uint64_t BytesFor(std::span<const Entry> entries);
-  // Allocates without touching the pages: all values are 0. RESOURCE_EXHAUSTED when the kernel refuses;
-  // INVALID_ARGUMENT for an entry that is not valid, and for two of one key.
-  static absl::StatusOr<Image> Create(std::vector<Entry> entries);
+  // Allocates without touching the pages; what the values are is not said. `former` may be null, and is used again when
+  // it has the size and no image any more. RESOURCE_EXHAUSTED when the kernel refuses; INVALID_ARGUMENT for an entry
+  // that is not valid, and for two of one key.
+  static absl::StatusOr<Image> Create(std::vector<Entry> entries, std::shared_ptr<Memory> former = nullptr);
 
   Image(Image&&) noexcept;
   Image& operator=(Image&&) noexcept;
@@ -35,13 +37,15 @@ class Image {
   // All of its values, one after the other in the order of entries, without a gap: safetensors allows none. In the
   // file they begin at a multiple of 64.
   [[nodiscard]] std::span<const std::byte> data() const;
+  // Where the values are. Who keeps it beyond the image has it back at once for the next one, unless the kernel has
+  // needed the pages meanwhile; what was in them is lost.
+  [[nodiscard]] std::shared_ptr<Memory> memory() const;
 
  private:
-  struct Memory;
-  Image(std::vector<Entry> entries, std::unique_ptr<Memory> memory);
+  Image(std::vector<Entry> entries, std::shared_ptr<Memory> memory);
 
   std::vector<Entry> entries_;
-  std::unique_ptr<Memory> memory_;
+  std::shared_ptr<Memory> memory_;
 };
 
 }  // namespace dmuon::checkpoint

@@ -112,21 +112,21 @@ absl::Status JobCheckpoints::Begin(const Id& id) {
   saver_->Start({std::move(manifest), std::move(image), std::move(share), plan_->nodes_size() == 1,
                  job_->checkpoints().keep()},
                 [this, id, begun](const absl::StatusOr<uint64_t>& written) {
-                  environment_.post([this, id, begun, written] { Ended(id, begun, written); });
+                  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);  // the job may be in a step
+                  environment_.post([this, id, seconds, written] { Ended(id, seconds, written); });
                 });
   return absl::OkStatus();
 }
 
-void JobCheckpoints::Ended(const Id& id, absl::Time begun, const absl::StatusOr<uint64_t>& bytes) {
+void JobCheckpoints::Ended(const Id& id, double seconds, const absl::StatusOr<uint64_t>& bytes) {
   const std::string& job = job_->job_id();
-  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);
   environment_.metrics->Observe(MetricId::kCheckpointDuration, {job, "save", bytes.ok() ? "ok" : "error"}, seconds);
   if (bytes.ok()) {
     environment_.metrics->Increment(MetricId::kCheckpointBytes, {job, "save"}, static_cast<double>(*bytes));
     environment_.metrics->Set(MetricId::kCheckpointLastSuccess, {job},
                               absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
     LogInfo("job ", job, ": checkpoint '", id.name, "' of step ", id.step, " exists: ", *bytes, " bytes here, ",
-            absl::FormatDuration(MonotonicNow() - begun));
+            absl::FormatDuration(absl::Seconds(seconds)));
   } else {
     LogError("job ", job, ": no checkpoint '", id.name, "' of step ", id.step, ": ", bytes.status().message());
   }

@@ -118,7 +118,7 @@ class JobCheckpoints {
   // Null unless it has ended, and is remembered.
   [[nodiscard]] const Outcome* OutcomeOf(const Id& id) const;
   absl::Status Begin(const Id& id);
-  void Ended(const Id& id, absl::Time begun, const absl::StatusOr<uint64_t>& bytes);
+  void Ended(const Id& id, double seconds, const absl::StatusOr<uint64_t>& bytes);
   void AnswerWaiters(const Id& id, const absl::Status& status);
   void SaveScheduled(const Id& id);
   void HasNoPart(const Id& id, const absl::Status& why);

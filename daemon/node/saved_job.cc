@@ -109,14 +109,15 @@ absl::Status SavedJob::CheckNothingElse(const v1::Plan& plan) const {
       wanted.insert({tensor.name(), array.entry.quantity});
     }
   }
-  for (const auto& [quantity, sources] : sources_) {
-    if (wanted.contains(quantity)) continue;
+  for (const auto& source : sources_) {
+    if (wanted.contains(source.first)) continue;
+    const auto& [name, quantity] = source.first;
     const auto& tensors = job_->tensors();
     const bool known = std::any_of(tensors.begin(), tensors.end(),
-                                   [&](const v1::Tensor& tensor) { return tensor.name() == quantity.first; });
-    return Unfit(known ? absl::StrCat("it has '", quantity.second, "' of tensor '", quantity.first,
+                                   [&](const v1::Tensor& tensor) { return tensor.name() == source.first.first; });
+    return Unfit(known ? absl::StrCat("it has '", quantity, "' of tensor '", name,
                                       "', for which the job's optimizer has no place")
-                       : absl::StrCat("it has tensor '", quantity.first, "', which the job has not"));
+                       : absl::StrCat("it has tensor '", name, "', which the job has not"));
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,9 @@
 
 #include "daemon/node/saver.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -17,6 +20,7 @@
 namespace dmuon::node {
 namespace {
 
+constexpr int kNice = 10;
 constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
 // A daemon that shuts down does not wait longer for other nodes' parts.
 constexpr absl::Duration kLastWait = absl::Seconds(5);
@@ -66,6 +70,8 @@ void Saver::Start(Save save, Done done) {
   Finish();
   SetProgress(absl::StrCat("writing '", save.manifest.name, "'"));
   thread_ = std::thread([this, save = std::move(save), done = std::move(done)]() mutable {
+    // Steps come first. Of this thread only; where it is not permitted, it competes with them.
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
     const absl::StatusOr<uint64_t> bytes = Run(save);
     SetProgress("");
     done(bytes);

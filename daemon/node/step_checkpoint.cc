@@ -40,8 +40,9 @@ std::vector<checkpoint::Entry> StepPipeline::Entries() const {
   return entries;
 }
 
-absl::StatusOr<checkpoint::Image> StepPipeline::Copy() const {
-  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, checkpoint::Image::Create(Entries()));
+absl::StatusOr<checkpoint::Image> StepPipeline::Copy() {
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, checkpoint::Image::Create(Entries(), std::move(copy_memory_)));
+  copy_memory_ = image.memory();
   std::vector<size_t> firsts;  // entry of each slot
   size_t entries = 0;
   for (const auto& state : states_) {

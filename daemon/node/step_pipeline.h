@@ -83,7 +83,7 @@ class StepPipeline {
   // Between steps: what this node's part of a checkpoint consists of, and a copy of it. RESOURCE_EXHAUSTED when the
   // kernel has no memory.
   [[nodiscard]] std::vector<checkpoint::Entry> Entries() const;
-  [[nodiscard]] absl::StatusOr<checkpoint::Image> Copy() const;
+  [[nodiscard]] absl::StatusOr<checkpoint::Image> Copy();
   // Replaces the state by a checkpoint, on all nodes or on none, and publishes it. `id` stands for the checkpoint; all
   // nodes must restore the same. `saved`: what is to be read, or why this node cannot. After PEER_LOST some nodes may
   // have done it: nothing runs before it has been repeated. Other errors: nothing changed.
@@ -162,6 +162,7 @@ class StepPipeline {
   uint64_t reached_ = 0;     // where the state is
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken
+  std::shared_ptr<checkpoint::Image::Memory> copy_memory_;  // of the last copy, for the next one
   bool restoring_ = false;   // this node has been restored, and not all nodes are known to have been
   uint64_t matrix_units_ = 0;
   uint64_t elementwise_units_ = 0;

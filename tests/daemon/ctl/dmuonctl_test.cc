@@ -23,6 +23,7 @@
 #include "tests/daemon/base/temp_dir.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
+#include "wire/mutex.h"
 
 namespace dmuon {
 namespace {
@@ -57,7 +58,10 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
 // Holds checkpoint "best" of job "demo"; it can also be saved as "new" and deleted as "torn", which is not listed.
 class FakeCheckpoints : public v1::CheckpointService::Service {
  public:
-  std::string deleted;
+  std::string deleted() {
+    wire::MutexLock lock(mu_);
+    return deleted_;
+  }
 
  private:
   static grpc::Status Find(const std::string& job, const std::string& name) {
@@ -111,9 +115,13 @@ class FakeCheckpoints : public v1::CheckpointService::Service {
                                 v1::DeleteCheckpointResponse*) override {
     if (request->name() == "torn") return grpc::Status::OK;
     const grpc::Status found = Find(request->job_id(), request->name());
-    if (found.ok()) deleted = absl::StrCat(request->job_id(), "/", request->name());
+    wire::MutexLock lock(mu_);
+    if (found.ok()) deleted_ = absl::StrCat(request->job_id(), "/", request->name());
     return found;
   }
+
+  wire::Mutex mu_;
+  std::string deleted_ ABSL_GUARDED_BY(mu_);
 };
 
 struct Answer {
@@ -217,7 +225,7 @@ TEST_F(DmuonctlTest, ADeletedCheckpointIsGoneAndNamedWithItsFiles) {
   Serve({&node_, &checkpoints_});
   const Answer answer = Run("checkpoint delete demo best");
   EXPECT_EQ(answer.code, 0) << answer.err;
-  EXPECT_EQ(checkpoints_.deleted, "demo/best");
+  EXPECT_EQ(checkpoints_.deleted(), "demo/best");
   EXPECT_EQ(answer.out,
             "removed checkpoint best of job demo, step 7\n"
             "  removed  best.7.1.a.safetensors, 2.0 KiB\n"

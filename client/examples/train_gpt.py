@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--parity-steps", type=int, default=5,
                         help="steps that rank 0 compares with plain PyTorch")
     parser.add_argument("--job", help="job id; default: DMUON_JOB, else a fresh one")
-    parser.add_argument("--checkpoints", type=int, default=0, metavar="N",
+    parser.add_argument("--checkpoints", type=int, metavar="N",
                         help="a checkpoint after every N steps, and one named 'last' at the end; needs dmuond --checkpoint-dir")
     parser.add_argument("--load", metavar="NAME", help="go on from this checkpoint of the job")
     parser.add_argument("--report", type=pathlib.Path, help="JSON file for the numbers")

@@ -25,6 +25,18 @@ absl::Status Refusal(absl::StatusCode code, const std::string& why) {
   return wire::Error(code, v1::ERROR_REASON_CHECKPOINT, why);
 }
 
+// Without its parts.
+checkpoint::Manifest ManifestOf(const v1::JobSpec& job, const v1::Plan& plan, const std::string& name, uint64_t step) {
+  checkpoint::Manifest manifest;
+  manifest.job_id = job.job_id();
+  manifest.name = name;
+  manifest.step = step;
+  manifest.generation = plan.generation();
+  manifest.automatic = name == AutomaticName(step);
+  manifest.version = std::string(Version());
+  return manifest;
+}
+
 }  // namespace
 
 std::string AutomaticName(uint64_t step) { return absl::StrFormat("step-%012d", step); }
@@ -94,23 +106,15 @@ void JobCheckpoints::Save(const std::string& name, uint64_t step, absl::Time dea
 // Copies the state, and has it written.
 absl::Status JobCheckpoints::Begin(const Id& id) {
   const absl::Time begun = MonotonicNow();
-  const uint64_t bytes = checkpoint::Image::BytesFor(pipeline_->Entries());
   DMUON_ASSIGN_OR_RETURN(MemoryBudget::Share share,
-                         environment_.budget->Take(bytes, absl::StrCat("a copy of the state of job '", job_->job_id(),
+                         environment_.budget->Take(pipeline_->state_bytes(), absl::StrCat("a copy of the state of job '", job_->job_id(),
                                                                        "' for checkpoint '", id.name, "'")));
   DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, pipeline_->Copy());
   environment_.metrics->Observe(MetricId::kCheckpointCopy, {job_->job_id()},
                                 absl::ToDoubleSeconds(MonotonicNow() - begun));
-  checkpoint::Manifest manifest;
-  manifest.job_id = job_->job_id();
-  manifest.name = id.name;
-  manifest.step = id.step;
-  manifest.generation = plan_->generation();
-  manifest.automatic = id.name == AutomaticName(id.step);
-  manifest.version = std::string(Version());
   saving_ = id;
-  saver_->Start({std::move(manifest), std::move(image), std::move(share), plan_->nodes_size() == 1,
-                 job_->checkpoints().keep()},
+  saver_->Start({ManifestOf(*job_, *plan_, id.name, id.step), std::move(image), std::move(share),
+                 plan_->nodes_size() == 1, job_->checkpoints().keep()},
                 [this, id, begun](const absl::StatusOr<uint64_t>& written) {
                   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);  // the job may be in a step
                   environment_.post([this, id, seconds, written] { Ended(id, seconds, written); });
@@ -166,15 +170,11 @@ void JobCheckpoints::Ended(const Id& id, double seconds, const absl::StatusOr<ui
 }
 
 void JobCheckpoints::AnswerWaiters(const Id& id, const absl::Status& status) {
-  std::vector<Waiter> left;
-  for (Waiter& waiter : std::exchange(waiters_, {})) {
-    if (waiter.id == id) {
-      waiter.reply(status);
-    } else {
-      left.push_back(std::move(waiter));
-    }
-  }
-  waiters_.insert(waiters_.end(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
+  std::erase_if(waiters_, [&](const Waiter& waiter) {
+    if (waiter.id != id) return false;
+    waiter.reply(status);
+    return true;
+  });
 }
 
 void JobCheckpoints::SaveNext(const std::string& name, absl::Time deadline,
@@ -227,11 +227,7 @@ void JobCheckpoints::HasNoPart(const Id& id, const absl::Status& why) {
     status_.set_error(std::string(why.message()));
   }
   if (plan_->nodes_size() == 1) return;
-  checkpoint::Manifest manifest;
-  manifest.job_id = job_->job_id();
-  manifest.name = id.name;
-  manifest.step = id.step;
-  manifest.generation = plan_->generation();
+  const checkpoint::Manifest manifest = ManifestOf(*job_, *plan_, id.name, id.step);
   environment_.link->ReportPart(PartReport(manifest, why)).status().IgnoreError();
 }
 
@@ -242,7 +238,7 @@ absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& n
   opened.id = absl::StrCat("'", name, "' of step ", manifest.step, " (",
                            Sha256Hex(std::array{checkpoint::ToJson(manifest)}).substr(0, 16), ")");
   DMUON_ASSIGN_OR_RETURN(opened.share,
-                         environment_.budget->Take(checkpoint::Image::BytesFor(pipeline_->Entries()),
+                         environment_.budget->Take(pipeline_->state_bytes(),
                                                    absl::StrCat("the state of checkpoint '", name, "', beside that of job '",
                                                                 job_->job_id(), "'")));
   DMUON_ASSIGN_OR_RETURN(opened.saved, SavedJob::Open(*environment_.store, std::move(manifest), *job_, *plan_, environment_.self));
@@ -255,21 +251,17 @@ void JobCheckpoints::Restored(const absl::Status& status, double seconds) {
                                 seconds);
   if (!status.ok()) return;
   environment_.metrics->Increment(MetricId::kCheckpointBytes, {job_->job_id(), "restore"},
-                                  static_cast<double>(checkpoint::Image::BytesFor(pipeline_->Entries())));
+                                  static_cast<double>(pipeline_->state_bytes()));
 }
 
 void JobCheckpoints::Tick(absl::Time now) {
-  std::vector<Waiter> left;
-  for (Waiter& waiter : std::exchange(waiters_, {})) {
-    if (waiter.deadline > now) {
-      left.push_back(std::move(waiter));
-      continue;
-    }
+  std::erase_if(waiters_, [&](const Waiter& waiter) {
+    if (waiter.deadline > now) return false;
     waiter.reply(wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_CHECKPOINT,
                              absl::StrCat("checkpoint '", waiter.id.name, "' of step ", waiter.id.step,
                                           " does not exist yet; ", saver_->Progress())));
-  }
-  waiters_ = std::move(left);
+    return true;
+  });
   std::erase_if(wishes_, [&](const Wish& wish) {
     if (wish.deadline > now) return false;
     wish.reply(wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_CHECKPOINT,

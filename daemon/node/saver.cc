@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/base/clock.h"
+#include "daemon/node/checkpoint_calls.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -45,12 +46,7 @@ v1::ReportPartRequest PartReport(const checkpoint::Manifest& manifest, const abs
     report.set_failure(std::string(part.status().message()));
     return report;
   }
-  v1::CheckpointPart& mine = *report.mutable_part();
-  mine.set_node_id(part->node);
-  mine.set_file(part->file);
-  mine.set_bytes(part->bytes);
-  mine.set_entries(part->entries);
-  mine.set_header_sha256(part->header_sha256);
+  *report.mutable_part() = ToMessage(*part);
   return report;
 }
 

@@ -14,16 +14,6 @@
 #include "wire/error.h"
 
 namespace dmuon::node {
-namespace {
-
-absl::Status FirstError(std::vector<absl::Status>& statuses) {
-  for (absl::Status& status : statuses) {
-    if (!status.ok()) return std::move(status);
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 // By slot, then by unit.
 std::vector<checkpoint::Entry> StepPipeline::Entries() const {
@@ -131,15 +121,14 @@ absl::Status StepPipeline::CheckRestore(const Reports& reports) const {
 
 absl::Status StepPipeline::ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const {
   values.resize(states_.size());
-  std::vector<absl::Status> statuses(states_.size());
-  slots_->Run([&](size_t slot) {
+  StepReport unused;  // no step
+  return RunSlots(*slots_, unused, [&](size_t slot, SlotWork& work) {
     SavedJob::Reader reader(&saved);
-    for (size_t i = 0; i < states_[slot]->size() && statuses[slot].ok(); ++i) {
+    for (size_t i = 0; i < states_[slot]->size() && work.status.ok(); ++i) {
       const OwnedUnit& unit = states_[slot]->unit(i);
-      statuses[slot] = reader.Read(unit, values[slot].emplace_back(UnitValues::Like(unit)));
+      work.status = reader.Read(unit, values[slot].emplace_back(UnitValues::Like(unit)));
     }
   });
-  return FirstError(statuses);
 }
 
 // All parameters as they are, to all workers of all nodes.

@@ -15,41 +15,29 @@
 
 namespace dmuon::node {
 
-// By slot, then by unit.
-std::vector<checkpoint::Entry> StepPipeline::Entries() const {
-  std::vector<checkpoint::Entry> entries;
-  for (const auto& state : states_) {
-    for (size_t i = 0; i < state->size(); ++i) {
-      const OwnedUnit& unit = state->unit(i);
-      for (UnitArray& array : ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box())) {
-        array.entry.updates = static_cast<uint64_t>(unit.updates);
-        entries.push_back(std::move(array.entry));
-      }
-    }
-  }
-  return entries;
-}
-
 absl::StatusOr<checkpoint::Image> StepPipeline::Copy() {
-  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, checkpoint::Image::Create(Entries(), std::move(copy_memory_)));
-  copy_memory_ = image.memory();
-  std::vector<size_t> firsts;  // entry of each slot
-  size_t entries = 0;
-  for (const auto& state : states_) {
-    firsts.push_back(entries);
-    for (size_t i = 0; i < state->size(); ++i) {
-      const OwnedUnit& unit = state->unit(i);
-      entries += ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box()).size();
-    }
-  }
-  slots_->Run([&](size_t slot) {
-    size_t entry = firsts[slot];
+  struct Source {
+    const OwnedUnit* unit;
+    UnitArray array;
+  };
+  std::vector<std::vector<Source>> sources(states_.size());  // by slot; the image has them one slot after the other
+  std::vector<checkpoint::Entry> entries;
+  for (size_t slot = 0; slot < states_.size(); ++slot) {
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
       const OwnedUnit& unit = states_[slot]->unit(i);
-      for (const UnitArray& array : ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box())) {
-        CopyOut(unit, array, image.values(entry++));
+      for (UnitArray& array : ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box())) {
+        array.entry.updates = static_cast<uint64_t>(unit.updates);
+        entries.push_back(array.entry);
+        sources[slot].push_back({&unit, std::move(array)});
       }
     }
+  }
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, checkpoint::Image::Create(std::move(entries), std::move(copy_memory_)));
+  copy_memory_ = image.memory();
+  slots_->Run([&](size_t slot) {
+    size_t entry = 0;
+    for (size_t before = 0; before < slot; ++before) entry += sources[before].size();
+    for (const Source& source : sources[slot]) CopyOut(*source.unit, source.array, image.values(entry++));
   });
   return image;
 }

@@ -80,9 +80,8 @@ class StepPipeline {
   // again, which needs no worker's gradient any more, before anybody is told of this state.
   [[nodiscard]] bool IsAheadOf(uint64_t step) const;
 
-  // Between steps: what this node's part of a checkpoint consists of, and a copy of it. RESOURCE_EXHAUSTED when the
-  // kernel has no memory.
-  [[nodiscard]] std::vector<checkpoint::Entry> Entries() const;
+  // Between steps: a copy of the state, of state_bytes(), as this node's part of a checkpoint. RESOURCE_EXHAUSTED when
+  // the kernel has no memory.
   [[nodiscard]] absl::StatusOr<checkpoint::Image> Copy();
   // Replaces the state by a checkpoint, on all nodes or on none, and publishes it. `id` stands for the checkpoint; all
   // nodes must restore the same. `saved`: what is to be read, or why this node cannot. After PEER_LOST some nodes may

@@ -29,8 +29,9 @@ _MUON = {"momentum_buffer": "momentum"}
 _TORCH = {"muon(ema)": _MUON, "muon(accumulate)": _MUON,
           "adamw": {"exp_avg": "momentum", "exp_avg_sq": "second_moment"}}
 
-# "optimizer": str, with the momentum's form as in "muon(ema)"; "updates": int, that it has applied; "weight" and each state: a tensor of the global shape, or where
-# a state has one array for each matrix (norms of rows, a basis) a list of them, in the order of rows.
+# "optimizer": str, with the momentum's form as in "muon(ema)"; "updates": int, that it has applied; "weight" and each
+# state: a tensor of the global shape, or where a state has one array for each matrix (norms of rows, a basis) a list of
+# them, in the order of rows.
 Contents = dict[str, Any]
 
 

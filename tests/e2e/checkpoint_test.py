@@ -253,6 +253,17 @@ def test_bf16_gradients_meet_the_fp32_checkpoint(pools, node, job):
     assert list(map(bits, again["params"])) == list(map(bits, calm["params"][2:]))
 
 
+def await_saved(node, job: str, step: int) -> None:
+    """Until the daemon has made the checkpoint of `step`, and so can make another."""
+    deadline = time.monotonic() + 60.0
+    while True:
+        [status] = [entry["checkpoint"] for entry in node.status()["node"]["jobs"] if entry["job_id"] == job]
+        if status.get("step") == str(step) and not status.get("progress"):
+            return
+        assert time.monotonic() < deadline, status
+        time.sleep(0.01)
+
+
 def test_the_first_step_after_a_checkpoint_of_step_0_is_the_first(node, job):
     # cases row 90: AdamW's bias correction begins with it
     model = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.ones(4))})
@@ -296,16 +307,13 @@ def test_torchs_optimizers_go_on_from_a_checkpoint(make, folder, job):
     assert float(adamw.state[named["head.weight"]]["step"]) == 6
 
 
-def test_the_service_saves_by_itself_and_keeps_the_last_ones(make, folder, job):
+def test_the_service_saves_by_itself_and_keeps_the_last_ones(make, node, folder, job):
     model, opt = make(checkpoint_every_steps=2, checkpoint_keep=2)
     run_to(model, opt, 2)
     opt.save("mine", wait=True)
     for step in (4, 6, 8):
         run_to(model, opt, step)
-        deadline = time.monotonic() + 30.0  # one that is late makes the next fall out
-        while not (folder / job / f"step-{step:012}.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        await_saved(node, job, step)  # one that is late makes the next fall out
     opt.save("last", wait=True)
     names = sorted(path.stem for path in (folder / job).glob("*.json"))
     assert names == ["last", "mine", "step-000000000006", "step-000000000008"]

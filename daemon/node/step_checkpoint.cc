@@ -3,7 +3,6 @@
 
 // The state between steps: copied out for a checkpoint, or replaced by one.
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -55,7 +54,7 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
   std::vector<std::vector<UnitValues>> values;  // by slot, by unit
   SetStatus(ReadUnits(**saved, values), mine);
   DMUON_ASSIGN_OR_RETURN(const Reports read, Tell(mine, deadline));
-  DMUON_RETURN_IF_ERROR(CheckRestore(read));
+  DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, read));
 
   // From here on all nodes have all that they need.
   restoring_ = true;
@@ -67,7 +66,7 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
   mine.set_reached(reached_);
   DMUON_RETURN_IF_ERROR(PublishAll(deadline));
   DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
-  DMUON_RETURN_IF_ERROR(CheckRestore(ends));
+  DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, ends));
   restoring_ = false;
   workers_->ClearGradients();
   workers_->MarkDelivered((*saved)->step());
@@ -78,33 +77,14 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
 // Until all nodes want the same; whoever still needs this one for the end of a step is helped first.
 absl::Status StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
-  const auto restores = [](const v1::PeerReport& report) { return !report.restore().empty(); };
-  while (!std::all_of(reports.begin(), reports.end(), restores)) {
+  while (!AllRestore(reports)) {
     const uint64_t lowest = LowestTarget(reports);
-    DMUON_RETURN_IF_ERROR(Check(reports, lowest));
+    DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
     StepReport report;
     DMUON_RETURN_IF_ERROR(Round(lowest, reports, {}, deadline, report));
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
-  return CheckRestore(reports);
-}
-
-// The same on every node, because all have the same reports.
-absl::Status StepPipeline::CheckRestore(const Reports& reports) const {
-  for (uint32_t node = 0; node < reports.size(); ++node) {
-    const v1::PeerReport& report = reports[node];
-    if (report.restore() != reports.front().restore()) {
-      return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
-                         absl::StrCat("job '", job_->job_id(), "': node ", plan_->nodes(0), " restores ",
-                                      reports.front().restore(), ", node ", plan_->nodes(static_cast<int>(node)), " ",
-                                      report.restore()));
-    }
-    if (report.code() != 0) {
-      return wire::Error(static_cast<absl::StatusCode>(report.code()), wire::ReasonFromName(report.reason()),
-                         absl::StrCat("node ", plan_->nodes(static_cast<int>(node)), ": ", report.message()));
-    }
-  }
-  return absl::OkStatus();
+  return CheckRestore(*job_, *plan_, reports);
 }
 
 absl::Status StepPipeline::ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const {

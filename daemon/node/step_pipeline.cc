@@ -1,29 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The course of a step, and what the nodes agree on. What is done to the data is in step_stages.cc.
+// The course of a step. What the nodes agree on is in round.cc, what is done to the data in step_stages.cc.
 
 #include "daemon/node/step_pipeline.h"
 
-#include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstring>
-#include <limits>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "daemon/base/sha256.h"
 #include "daemon/node/stage_timer.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
-
-// As torch.nn.utils.clip_grad_norm_: keeps the factor finite for a norm of zero.
-constexpr double kClipEps = 1e-6;
 
 std::string DigestOf(const StepSettings& settings) {
   std::string numbers;
@@ -47,12 +39,6 @@ std::vector<std::unique_ptr<OwnedState>> StatesOf(const v1::JobSpec& job, const 
 }
 
 }  // namespace
-
-void StepPipeline::SetStatus(const absl::Status& status, v1::PeerReport& report) {
-  report.set_code(static_cast<int32_t>(status.code()));
-  report.set_reason(std::string(wire::ReasonName(wire::ReasonOf(status))));
-  report.set_message(std::string(status.message()));
-}
 
 StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
                            uint32_t self, const WorkerBoxes* workers, kernels::Backend* backend,
@@ -112,12 +98,6 @@ absl::Status StepPipeline::CheckRestoring() const {
                                   reached_ - kLoaded, "; restore again"));
 }
 
-uint64_t StepPipeline::LowestTarget(const Reports& reports) {
-  return std::min_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
-           return a.target() < b.target();
-         })->target();
-}
-
 // A node that is a step ahead helps the others to where it is, before it asks for more.
 absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, const std::string& save,
                                  absl::Time deadline, StepReport& report) {
@@ -133,7 +113,7 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, 
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   while (true) {
     const uint64_t lowest = LowestTarget(reports);
-    DMUON_RETURN_IF_ERROR(Check(reports, lowest));
+    DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
     timer.Charge(Stage::kSubmit);
     DMUON_RETURN_IF_ERROR(Round(lowest, reports, settings, deadline, report));
     if (lowest == target) {
@@ -146,8 +126,7 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, 
 
 // Connections that have broken since they were last used, while other nodes already make new ones, are
 // no reason to give up.
-absl::StatusOr<StepPipeline::Reports> StepPipeline::Assemble(const v1::PeerReport& mine,
-                                                             absl::Time deadline) {
+absl::StatusOr<Reports> StepPipeline::Assemble(const v1::PeerReport& mine, absl::Time deadline) {
   while (peers_ != nullptr) {
     const bool used_before = peers_->connected();
     DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
@@ -159,9 +138,7 @@ absl::StatusOr<StepPipeline::Reports> StepPipeline::Assemble(const v1::PeerRepor
 
 absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const StepSettings& settings,
                                  absl::Time deadline, StepReport& report) {
-  const bool behind = std::any_of(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
-    return r.reached() < target;
-  });
+  const bool behind = AnyIsBehind(reports, target);
   if (behind && target == kLoaded) {
     DMUON_RETURN_IF_ERROR(Load(deadline));
   } else if (behind) {
@@ -173,9 +150,9 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
   StageTimer timer(report.stage_seconds);
   DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
   timer.Charge(Stage::kPublish);
-  DMUON_RETURN_IF_ERROR(Check(ends, target));
+  DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, ends, target));
   workers_->MarkDelivered(target - kLoaded);
-  report.verdict = Conclude(verdict_);
+  report.verdict = Conclude(*job_, verdict_);
   reduction_.Open(target - kLoaded + 1);
   timer.Charge(Stage::kDeliver);
   return absl::OkStatus();
@@ -190,7 +167,7 @@ absl::Status StepPipeline::Load(absl::Time deadline) {
   v1::PeerReport mine = ReportOf(kLoaded);
   SetStatus(LoadUnits(), mine);
   DMUON_ASSIGN_OR_RETURN(const Reports reports, Tell(mine, deadline));
-  DMUON_RETURN_IF_ERROR(Check(reports, kLoaded));
+  DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, kLoaded));
   reached_ = kLoaded;
   return absl::OkStatus();
 }
@@ -205,31 +182,18 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
       }
     }
   }
-  const bool resubmitted = std::any_of(reports.begin(), reports.end(), [](const v1::PeerReport& r) {
-    return r.resubmitted();
-  });
-  if (resubmitted) DMUON_RETURN_IF_ERROR(reduction_.StartOver(deadline));
+  if (AnyResubmitted(reports)) DMUON_RETURN_IF_ERROR(reduction_.StartOver(deadline));
   DMUON_RETURN_IF_ERROR(reduction_.Finish(reached_ < target, deadline, report));
-  // Who has applied the step knows the verdict; it must not be found twice.
-  const auto done = std::find_if(reports.begin(), reports.end(), [&](const v1::PeerReport& r) {
-    return r.reached() >= target;
-  });
   v1::StepVerdict verdict;
-  if (done != reports.end()) {
-    verdict = done->verdict();
+  if (const v1::StepVerdict* done = VerdictOfDone(reports, target); done != nullptr) {
+    verdict = *done;
   } else {
     v1::PeerReport mine = ReportOf(target);
     StageTimer reduce(report.stage_seconds);
     *mine.mutable_verdict() = Judge(settings);
     DMUON_ASSIGN_OR_RETURN(const Reports judged, Tell(mine, deadline));
     reduce.Charge(Stage::kReduce);
-    for (const v1::PeerReport& r : judged) {
-      if (r.verdict().skip() && !verdict.skip()) {
-        verdict.set_skip(true);
-        verdict.set_skip_reason(r.verdict().skip_reason());
-      }
-      verdict.set_sum_squares(verdict.sum_squares() + r.verdict().sum_squares());
-    }
+    verdict = MergeVerdicts(judged);
   }
   if (reached_ >= target) return absl::OkStatus();
   verdict_ = verdict;
@@ -250,7 +214,7 @@ absl::Status StepPipeline::Publish(uint64_t target, const StepSettings& settings
     courier = std::thread([&] { DeliverAsTheyArrive(*mail, step); });
   }
   if (reached_ < target) {
-    const double clip = Conclude(verdict_).clip;
+    const double clip = Conclude(*job_, verdict_).clip;
     failure_ = RunSlots(*slots_, report, [&](size_t slot, SlotWork& work) {
       Update(slot, settings, clip, step, early, mail, work);
     });
@@ -268,8 +232,7 @@ absl::Status StepPipeline::Publish(uint64_t target, const StepSettings& settings
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepPipeline::Reports> StepPipeline::Tell(const v1::PeerReport& mine,
-                                                         absl::Time deadline) {
+absl::StatusOr<Reports> StepPipeline::Tell(const v1::PeerReport& mine, absl::Time deadline) {
   if (peers_ == nullptr) return Reports{mine};
   return peers_->Tell(mine, deadline);
 }
@@ -300,96 +263,6 @@ v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
     missing.mutable_ranks()->Assign(ranks.begin(), ranks.end());
   }
   return report;
-}
-
-// The same on every node, because all have the same reports.
-absl::Status StepPipeline::Check(const Reports& reports, uint64_t target) const {
-  const v1::PeerReport* first = nullptr;
-  for (uint32_t node = 0; node < reports.size(); ++node) {
-    const v1::PeerReport& report = reports[node];
-    if (report.target() > target + 1 || report.reached() + 1 < target) {
-      return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
-                         absl::StrCat("node ", plan_->nodes(static_cast<int>(node)),
-                                      " is at ", report.reached(), " and wants ", report.target(),
-                                      ", another wants ", target));
-    }
-    if (report.target() != target) continue;
-    if (!report.restore().empty()) return CannotRestoreNow(reports, node);
-    if (report.code() != 0) {
-      return wire::Error(static_cast<absl::StatusCode>(report.code()),
-                         wire::ReasonFromName(report.reason()), report.message());
-    }
-    if (report.hypers().empty()) continue;
-    if (first == nullptr) first = &report;
-    if (report.hypers() != first->hypers()) {
-      return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_HYPER_MISMATCH,
-                         absl::StrCat("the workers of node ",
-                                      plan_->nodes(static_cast<int>(node)),
-                                      " sent other hyper-parameters for step ", target - kLoaded,
-                                      " of job '", job_->job_id(), "' than those of ",
-                                      plan_->nodes(static_cast<int>(first - reports.data()))));
-    }
-  }
-  if (target == kLoaded || job_->missing_gradient() != v1::MISSING_GRADIENT_ERROR) {
-    return absl::OkStatus();
-  }
-  return MissingGradient(reports, target - kLoaded);
-}
-
-// Node `restoring` restores the state that another node wants to go on from.
-absl::Status StepPipeline::CannotRestoreNow(const Reports& reports, uint32_t restoring) const {
-  const auto other = std::find_if(reports.begin(), reports.end(),
-                                  [](const v1::PeerReport& report) { return report.restore().empty(); });
-  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
-                     absl::StrCat("job '", job_->job_id(), "': the workers of node ",
-                                  plan_->nodes(static_cast<int>(restoring)), " restore ", reports[restoring].restore(),
-                                  ", those of node ", plan_->nodes(static_cast<int>(other - reports.begin())),
-                                  " want step ", other->target() - kLoaded, "; all must restore"));
-}
-
-// What a node wants to have saved after this step: the first one's wish.
-std::string StepPipeline::NameToSave(const Reports& reports, uint64_t target) {
-  for (const v1::PeerReport& report : reports) {
-    if (report.target() == target && !report.save().empty()) return report.save();
-  }
-  return {};
-}
-
-absl::Status StepPipeline::MissingGradient(const Reports& reports, uint64_t step) const {
-  std::vector<uint32_t> ranks;
-  uint32_t tensor = std::numeric_limits<uint32_t>::max();  // the first
-  for (const v1::PeerReport& report : reports) {
-    if (report.target() != step + kLoaded) continue;
-    for (const v1::MissingGradients& missing : report.missing()) {
-      if (missing.tensor() >= workers_->tensors()) continue;
-      if (missing.tensor() < tensor) ranks.clear();
-      tensor = std::min(tensor, missing.tensor());
-      if (missing.tensor() != tensor) continue;
-      ranks.insert(ranks.end(), missing.ranks().begin(), missing.ranks().end());
-    }
-  }
-  if (ranks.empty()) return absl::OkStatus();
-  std::sort(ranks.begin(), ranks.end());
-  return wire::Error(
-      absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_MISSING_GRADIENT,
-      absl::StrCat("step ", step, ": no gradient for tensor '", workers_->tensor(tensor).name(),
-                   "' from rank ", absl::StrJoin(ranks, ", "),
-                   "; nothing changed (policies: missing_gradient = error, skip, zero)"));
-}
-
-Verdict StepPipeline::Conclude(const v1::StepVerdict& verdict) const {
-  Verdict result;
-  if (verdict.skip()) {
-    result.skip = true;
-    result.skip_reason = verdict.skip_reason();
-    result.grad_norm = std::numeric_limits<double>::quiet_NaN();
-    return result;
-  }
-  result.grad_norm = std::sqrt(verdict.sum_squares());
-  if (job_->max_grad_norm() > 0.0) {
-    result.clip = std::min(1.0, job_->max_grad_norm() / (result.grad_norm + kClipEps));
-  }
-  return result;
 }
 
 }  // namespace dmuon::node

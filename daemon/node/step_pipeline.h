@@ -36,6 +36,7 @@
 #include "daemon/node/owned_state.h"
 #include "daemon/node/peers.h"
 #include "daemon/node/reduction.h"
+#include "daemon/node/round.h"
 #include "daemon/node/saved_job.h"
 #include "daemon/node/slot_threads.h"
 #include "daemon/node/step_report.h"
@@ -101,14 +102,9 @@ class StepPipeline {
   [[nodiscard]] const OwnedState& slot_state(size_t slot) const { return *states_[slot]; }
 
  private:
-  using Reports = std::vector<v1::PeerReport>;
-  // Where the state is with the initial parameters; step k takes it to k + kLoaded.
-  static constexpr uint64_t kLoaded = 1;
-
   void Connect();  // the units to the messages
   absl::Status Reach(uint64_t target, const StepSettings& settings, const std::string& save, absl::Time deadline,
                      StepReport& report);
-  static uint64_t LowestTarget(const Reports& reports);
   absl::Status Round(uint64_t target, const Reports& reports, const StepSettings& settings,
                      absl::Time deadline, StepReport& report);
   absl::Status Load(absl::Time deadline);
@@ -121,22 +117,15 @@ class StepPipeline {
   absl::StatusOr<Reports> Tell(const v1::PeerReport& mine, absl::Time deadline);
   MailExchange* Open(Mail& mail, absl::Time deadline);
   absl::Status Close();
-  absl::Status Check(const Reports& reports, uint64_t target) const;
   absl::Status CheckRestoring() const;
   absl::Status MeetToRestore(const v1::PeerReport& mine, absl::Time deadline);
-  absl::Status CheckRestore(const Reports& reports) const;
   absl::Status ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const;
   absl::Status PublishAll(absl::Time deadline);
-  absl::Status CannotRestoreNow(const Reports& reports, uint32_t restoring) const;
-  static std::string NameToSave(const Reports& reports, uint64_t target);
-  absl::Status MissingGradient(const Reports& reports, uint64_t step) const;
   v1::PeerReport ReportOf(uint64_t target) const;
 
-  static void SetStatus(const absl::Status& status, v1::PeerReport& report);
   void CopyParameters(const Piece& piece, Message& message) const;
   absl::Status LoadUnits();
   v1::StepVerdict Judge(const StepSettings& settings) const;
-  Verdict Conclude(const v1::StepVerdict& verdict) const;
   // One slot's units; `early`: sent and marked as they are done.
   void Update(size_t slot, const StepSettings& settings, double clip, uint64_t step, bool early,
               MailExchange* mail, SlotWork& work);

@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the nodes of a job conclude from one report of each: which step is done, by whom, whether it may be, and what
+// its gradients say. Pure functions of the reports, by node of the plan, which every node has alike; so all come to the
+// same conclusion without a leader. step_pipeline.h acts on them. No state, any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/node/step_report.h"
+#include "dmuon/v1/peer.pb.h"
+#include "dmuon/v1/plan.pb.h"
+#include "dmuon/v1/tensor.pb.h"
+
+namespace dmuon::node {
+
+using Reports = std::vector<v1::PeerReport>;  // by node, the own one among them; never empty
+
+// Where the state is with the initial parameters; step k takes it to k + kLoaded.
+inline constexpr uint64_t kLoaded = 1;
+
+// What is wrong on this node, for the others; OK: nothing.
+void SetStatus(const absl::Status& status, v1::PeerReport& report);
+
+// The least that a node wants. It is done first: a node that is a step ahead helps the others to where it is.
+uint64_t LowestTarget(const Reports& reports);
+// Whether a node has not reached `target`, which it takes work to get to.
+bool AnyIsBehind(const Reports& reports, uint64_t target);
+// Whether a node has been given gradients anew that it had sent before: all start over with them.
+bool AnyResubmitted(const Reports& reports);
+bool AllRestore(const Reports& reports);
+
+// Whether the round to `target`, the lowest one, can be. DATA_LOSS/STATE_LOST: nodes are more than a step apart.
+// FAILED_PRECONDITION: a gradient is missing where none may be, other hyper-parameters, one restores while another
+// steps. Else the first error that a node reports.
+absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports, uint64_t target);
+// FAILED_PRECONDITION/CHECKPOINT when nodes restore different checkpoints; else the first error of a node.
+absl::Status CheckRestore(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports);
+
+// The verdict of a node that has applied the step, null when none has: it must not be found twice.
+const v1::StepVerdict* VerdictOfDone(const Reports& reports, uint64_t target);
+// The nodes' own verdicts together, in node order: one skips, all skip.
+v1::StepVerdict MergeVerdicts(const Reports& reports);
+// What to do with the gradients, and how much of them to take. Not finite `sum_squares` must skip.
+Verdict Conclude(const v1::JobSpec& job, const v1::StepVerdict& verdict);
+
+// What a node wants to have saved after the round to `target`: the first one's wish; empty: nothing.
+std::string NameToSave(const Reports& reports, uint64_t target);
+
+}  // namespace dmuon::node

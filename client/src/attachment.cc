@@ -255,6 +255,12 @@ absl::Status Attachment::Resume(const Expected& expected, Deadline until) {
   const uint64_t last = begin.last_step();
   if (begin.resumed() && last >= expected.first_step && last <= expected.last_step) return absl::OkStatus();
   begun_ = false;
+  const bool may_go_back = registration_.job().replication() == v1::REPLICATION_ASYNC;
+  if (begin.resumed() && last < expected.first_step && may_go_back) {
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_ROLLED_BACK,
+                       absl::StrCat("job ", endpoint_.job_id, " has gone back to step ", last,
+                                    ", because a node was lost; ", expected.what, "; begin again"));
+  }
   return wire::Error(
       absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
       absl::StrCat("daemon at ", endpoint_.address, " came back with job ", endpoint_.job_id,

@@ -45,6 +45,7 @@ static_assert(int{DMUON_PRECISION_AUTO} == int{v1::PRECISION_AUTO});
 static_assert(int{DMUON_AUTOTUNE_ON} == int{v1::AUTOTUNE_ON});
 static_assert(int{DMUON_DECAY_CAUTIOUS} == int{v1::WEIGHT_DECAY_CAUTIOUS});
 static_assert(int{DMUON_VIEW_EXPERTS} == int{v1::VIEW_EXPERTS});
+static_assert(int{DMUON_REPLICATION_SYNC} == int{v1::REPLICATION_SYNC});
 static_assert(int{DMUON_MISSING_ZERO} == int{v1::MISSING_GRADIENT_ZERO});
 
 absl::StatusOr<std::string> Text(const char* text, absl::string_view field) {
@@ -178,6 +179,8 @@ dmuon_status_t CodeOfReason(v1::ErrorReason reason) {
       return DMUON_PEER_LOST;
     case v1::ERROR_REASON_CHECKPOINT:
       return DMUON_CHECKPOINT;
+    case v1::ERROR_REASON_ROLLED_BACK:
+      return DMUON_ROLLED_BACK;
     default:
       return DMUON_INTERNAL;
   }
@@ -209,6 +212,8 @@ absl::StatusOr<OpenArguments> FromC(const dmuon_config& config) {
                          Enumerator(config.missing_gradient, v1::MISSING_GRADIENT_ZERO,
                                     "dmuon_config.missing_gradient"));
   DMUON_ASSIGN_OR_RETURN(const v1::Autotune autotune, AutotuneFromC(config.autotune));
+  DMUON_ASSIGN_OR_RETURN(const auto replication, Enumerator(config.replication, v1::REPLICATION_SYNC,
+                                                            "dmuon_config.replication", 0));
   OpenArguments arguments;
   const bool given = config.address != nullptr && *config.address != '\0';
   arguments.endpoint.address = given ? config.address : wire::DefaultAddress();
@@ -220,6 +225,7 @@ absl::StatusOr<OpenArguments> FromC(const dmuon_config& config) {
   arguments.job.set_max_grad_norm(config.max_grad_norm);
   arguments.job.set_missing_gradient(missing);
   arguments.job.set_autotune(autotune);
+  arguments.job.set_replication(replication);
   // How many stay says nothing where none are made.
   if (config.checkpoint_every_steps != 0 || config.checkpoint_every_seconds != 0.0) {
     v1::CheckpointSchedule& schedule = *arguments.job.mutable_checkpoints();
@@ -339,9 +345,9 @@ const char* NameOf(int32_t status) {
                                            "DMUON_INTERNAL",
                                            "DMUON_REATTACHED",
                                            "DMUON_PEER_LOST",
-                                           "DMUON_CHECKPOINT"};
-  static_assert(std::size(kNames) == DMUON_CHECKPOINT + 1);
-  if (status < 0 || status > DMUON_CHECKPOINT) return "DMUON_UNKNOWN_STATUS";
+                                           "DMUON_CHECKPOINT", "DMUON_ROLLED_BACK"};
+  static_assert(std::size(kNames) == DMUON_ROLLED_BACK + 1);
+  if (status < 0 || status > DMUON_ROLLED_BACK) return "DMUON_UNKNOWN_STATUS";
   return kNames[status];
 }
 

@@ -27,6 +27,8 @@ class CoordinatorLink {
   // Joins and keeps the membership alive until `Stop`. Asynchronous: a coordinator that cannot be
   // reached is retried with backoff, and every Join reports what `held` returns then.
   virtual void Start(PlanSink sink, std::function<v1::JoinRequest()> join) = 0;
+  // What the node holds has changed: Joins again, soon.
+  virtual void Rejoin() = 0;
   // Leaves in order and stops all threads; the sink is not called afterwards.
   virtual void Stop() = 0;
 

@@ -37,14 +37,6 @@ std::string SerializeShards(const v1::RegisterWorkerRequest& request) {
   return only_shards.SerializeAsString();
 }
 
-absl::StatusOr<std::vector<wire::ShardBoxes>> Parse(const v1::JobSpec& job,
-                                                    const v1::RegisterWorkerRequest& request,
-                                                    uint32_t rank) {
-  const std::vector<const v1::Shard*> shards(request.shards().pointer_begin(),
-                                             request.shards().pointer_end());
-  return wire::ParseShards(job, shards, rank);
-}
-
 absl::Status CheckJoin(const v1::JoinRequest& request) {
   DMUON_RETURN_IF_ERROR(wire::ValidateId(request.node().node_id(), "node_id"));
   DMUON_RETURN_IF_ERROR(wire::ValidateId(request.node().incarnation(), "incarnation"));
@@ -75,16 +67,17 @@ absl::Status CheckJoin(const v1::JoinRequest& request) {
   return absl::OkStatus();
 }
 
-bool Holds(const v1::JoinRequest& request, const std::string& job_id) {
-  return std::any_of(request.held().begin(), request.held().end(),
-                     [&](const v1::HeldJob& held) { return held.job().job_id() == job_id; });
+}  // namespace
+
+absl::StatusOr<std::vector<wire::ShardBoxes>> ParseShards(const v1::JobSpec& job,
+                                                          const v1::RegisterWorkerRequest& request, uint32_t rank) {
+  const std::vector<const v1::Shard*> shards(request.shards().pointer_begin(), request.shards().pointer_end());
+  return wire::ParseShards(job, shards, rank);
 }
 
 void AddReason(absl::string_view text, Outcome& outcome) {
   absl::StrAppend(&outcome.reason, outcome.reason.empty() ? "" : "; ", text);
 }
-
-}  // namespace
 
 Coordinator::Coordinator(Options options)
     : options_(options), highest_generation_(options.highest_generation) {}
@@ -118,57 +111,6 @@ Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
   highest_generation_ = std::max(highest_generation_, request.highest_generation());
   AdoptHeld(request, outcome);
   return outcome;
-}
-
-void Coordinator::DropLost(const v1::JoinRequest& request, Outcome& outcome) {
-  const std::string& id = request.node().node_id();
-  for (auto job = jobs_.begin(); job != jobs_.end();) {
-    const auto current = job++;  // Refuse erases it
-    const auto planned_for = current->second.incarnations.find(id);
-    if (planned_for == current->second.incarnations.end() ||
-        planned_for->second == request.node().incarnation()) {
-      continue;
-    }
-    if (Holds(request, current->first)) {
-      planned_for->second = request.node().incarnation();
-      continue;
-    }
-    const absl::Status lost =
-        wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
-                    absl::StrCat("node '", id, "' came back without the state of job '",
-                                 current->first, "'; register again for a new plan"));
-    AddReason(absl::StrCat("job ", current->first, " is forgotten: its state on node ", id,
-                           " is lost"),
-              outcome);
-    Refuse(current, lost, id, outcome);
-  }
-}
-
-void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
-  for (const v1::HeldJob& held : request.held()) {
-    highest_generation_ = std::max(highest_generation_, held.plan().generation());
-    const std::string& id = held.job().job_id();
-    const auto known = jobs_.find(id);
-    // A plan of ours that is as new stays: the node hears of it when its watch begins.
-    if (known != jobs_.end() && known->second.plan.has_value() &&
-        known->second.plan->generation() >= held.plan().generation()) {
-      continue;
-    }
-    Job job;
-    job.spec = held.job();
-    job.spec_bytes = held.job().SerializeAsString();
-    job.plan = held.plan();
-    for (const std::string& node : held.plan().nodes()) {
-      // Empty for a node that has not come back yet: whatever process it comes back as, it must
-      // hold the job.
-      const auto member = members_.find(node);
-      job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
-    }
-    jobs_[id] = std::move(job);
-    AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
-                           ": generation ", held.plan().generation(), ", step ", held.last_step()),
-              outcome);
-  }
 }
 
 void Coordinator::ForgetWaiting(const std::string& node_id) {
@@ -237,7 +179,7 @@ Outcome Coordinator::RegisterWorker(absl::Time now, const v1::RegisterWorkerRequ
     return Fail(wire::InvalidField(absl::StrCat("rank is ", request.rank(), ", world_size ",
                                                 request.job().world_size())));
   }
-  if (auto parsed = Parse(request.job(), request, request.rank()); !parsed.ok()) {
+  if (auto parsed = ParseShards(request.job(), request, request.rank()); !parsed.ok()) {
     return Fail(std::move(parsed).status());
   }
   const auto job = jobs_.find(request.job().job_id());
@@ -305,6 +247,12 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
                                           ShardDifference(job.spec, request, old))));
   }
   job.ranks[request.rank()] = {node_id, request.sequence(), std::move(shards), {}};
+  CompleteRoutes(job);
+  if (!job.has_routes()) {
+    return Fail(absl::UnavailableError(absl::StrCat("job '", id, "': the coordinator has started again and knows the "
+                                                    "workers of ", job.ranks.size(), " of ", job.spec.world_size(),
+                                                    " ranks; retry")));
+  }
   Outcome outcome;
   outcome.reason = absl::StrCat("job ", id, ": ", who, " is back, generation ",
                                 job.plan->generation(), " stays");
@@ -340,7 +288,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   for (auto& [rank, registration] : ready.ranks) {  // in rank order, whoever came first
     v1::RegisterWorkerRequest request;
     request.ParseFromString(registration.shards);
-    auto parsed = Parse(ready.spec, request, rank);
+    auto parsed = ParseShards(ready.spec, request, rank);
     if (!parsed.ok()) return Refuse(job, parsed.status(), "", outcome);
     shards.push_back(*std::move(parsed));
     ranks_of[registration.node_id].push_back(rank);

@@ -13,7 +13,8 @@
 //   (unknown) --first rank--> waiting --last rank, all covered--> planned --release--> (unknown)
 //                             waiting --hole, specs differ--> refused: forgotten everywhere
 //   (unknown) --a node that joins holds it--> planned
-//   planned   --a planned node comes back as another process without it--> forgotten everywhere
+//   planned   --a planned node comes back as another process without it--> forgotten everywhere, unless another node
+//                                                                           has copies: then the plan stays
 #pragma once
 
 #include <cstdint>
@@ -83,7 +84,8 @@ class Coordinator {
   Outcome ReleaseJob(absl::Time now, const v1::ReleaseJobRequest& request);
   // The meeting of a planned job's nodes. All: NOT_FOUND/UNKNOWN_JOB when the job is not planned,
   // FAILED_PRECONDITION/STALE_GENERATION for another plan, ABORTED when a newer attempt has begun.
-  // A new attempt calls the job's other nodes.
+  // A new attempt calls the job's other nodes. A process that comes after one that was in the current attempt begins a
+  // new one.
   Outcome NextAttempt(const v1::Meeting& meeting, uint64_t& attempt);
   absl::Status SetKey(const v1::SetKeyRequest& request);
   // nullopt: nobody has set it yet.
@@ -128,17 +130,24 @@ class Coordinator {
     std::string spec_bytes;  // its serialisation, for comparison
     std::map<uint32_t, Registration> ranks;
     std::optional<v1::Plan> plan;
-    std::map<std::string, v1::Routes> routes;  // by node id; only of a plan that was made here
+    std::map<std::string, v1::Routes> routes;  // by node id; of a plan that was learned when all ranks' shards are known
     MeetingPoint meeting_point;
+    std::map<std::string, std::string> met;  // node id -> process, of those in the current attempt
     PartBoard parts;  // of checkpoints
     std::set<std::string> released;  // nodes whose workers have left in order
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
+    std::set<std::string> lost;  // nodes whose process has not said that it has its part of the state again
+
+    // Whether the state of the nodes that are lost, and of `another` one, is still on their buddies.
+    [[nodiscard]] bool HasCopiesWithout(const std::string& another) const;
 
     [[nodiscard]] v1::WatchPlansResponse PlanEvent(const std::string& node_id) const;
     [[nodiscard]] v1::WatchPlansResponse RefusalEvent(const std::string& node_id,
                                                       const absl::Status& why) const;
     [[nodiscard]] v1::WatchPlansResponse CallEvent() const;
+    // A plan of one node needs none.
+    [[nodiscard]] bool has_routes() const { return !routes.empty() || plan->nodes_size() < 2; }
     // Of the node's registrations.
     [[nodiscard]] uint64_t LastSequence(const std::string& node_id) const;
   };
@@ -147,9 +156,11 @@ class Coordinator {
   absl::Status CheckMember(const v1::NodeIdentity& node) const;
   absl::Status CheckPlanned(const v1::NodeIdentity& node, const std::string& job_id, uint64_t generation) const;
   absl::Status CheckMeeting(const v1::Meeting& meeting) const;
-  // Forgets what the process before this one took with it.
+  // Forgets what the process before this one took with it and no other node has.
   void DropLost(const v1::JoinRequest& request, Outcome& outcome);
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
+  static void LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job);
+  static void CompleteRoutes(Job& job);
   // Forgets the node's registrations in jobs that have no plan yet.
   void ForgetWaiting(const std::string& node_id);
   void ForgetWaiting(const std::string& node_id, Jobs::iterator job);
@@ -173,5 +184,11 @@ class Coordinator {
   std::map<std::string, Member> members_;  // by node id
   Jobs jobs_;                              // by job id
 };
+
+// The request's shards, proved to be shards of the job's tensors.
+absl::StatusOr<std::vector<wire::ShardBoxes>> ParseShards(const v1::JobSpec& job,
+                                                          const v1::RegisterWorkerRequest& request, uint32_t rank);
+// "...; text".
+void AddReason(absl::string_view text, Outcome& outcome);
 
 }  // namespace dmuon::coordinator

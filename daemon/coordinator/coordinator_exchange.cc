@@ -37,7 +37,13 @@ Outcome Coordinator::NextAttempt(const v1::Meeting& meeting, uint64_t& attempt) 
   if (!outcome.status.ok()) return outcome;
   Job& job = jobs_.at(meeting.job_id());
   const uint64_t former = job.meeting_point.attempt();
-  attempt = job.meeting_point.NextAttempt(meeting.attempt());
+  const auto& [node_id, incarnation] = std::pair(meeting.node().node_id(), meeting.node().incarnation());
+  const auto met = job.met.find(node_id);
+  // The process before this one took its connections with it.
+  const bool broken = met != job.met.end() && met->second != incarnation;
+  attempt = job.meeting_point.NextAttempt(broken ? former : meeting.attempt());
+  if (attempt != former) job.met.clear();
+  job.met[node_id] = incarnation;
   if (attempt == former) return outcome;
   for (const std::string& node : job.plan->nodes()) {
     if (node != meeting.node().node_id()) outcome.outgoing.push_back({node, job.CallEvent()});

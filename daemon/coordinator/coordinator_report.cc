@@ -35,6 +35,7 @@ v1::WatchPlansResponse Coordinator::Job::RefusalEvent(const std::string& node_id
   refusal.set_code(static_cast<int32_t>(why.code()));
   refusal.set_message(std::string(why.message()));
   refusal.set_reason(std::string(wire::ReasonName(wire::ReasonOf(why))));
+  if (plan.has_value()) refusal.set_generation(plan->generation());
   event.set_last_sequence(LastSequence(node_id));
   return event;
 }

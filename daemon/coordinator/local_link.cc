@@ -57,6 +57,11 @@ class LocalLink final : public CoordinatorLink {
     if (thread_.joinable()) thread_.join();
   }
 
+  void Rejoin() override {
+    rejoin_ = true;
+    bell_->Ring();
+  }
+
   absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
     DMUON_RETURN_IF_ERROR(Identify(*request.mutable_node()));
     return host_->RegisterWorker(request);
@@ -135,6 +140,7 @@ class LocalLink final : public CoordinatorLink {
       }
       if (next.end.has_value()) return *next.end;
       bell_->WaitUntil(next_beat);
+      if (rejoin_.exchange(false)) DMUON_RETURN_IF_ERROR(host_->Join(join_()).status());
       if (std::chrono::steady_clock::now() < next_beat) continue;
       DMUON_RETURN_IF_ERROR(host_->Beat(beat));
       next_beat = std::chrono::steady_clock::now() + interval;
@@ -169,6 +175,7 @@ class LocalLink final : public CoordinatorLink {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool member_ ABSL_GUARDED_BY(mu_) = false;
   v1::NodeIdentity node_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> rejoin_ = false;
   std::thread thread_;
 };
 

@@ -63,6 +63,14 @@ class GrpcLink final : public CoordinatorLink {
         .IgnoreError();  // the lease ends it anyway
   }
 
+  void Rejoin() override {
+    {
+      wire::MutexLock lock(mu_);
+      rejoin_ = true;
+    }
+    changed_.NotifyAll();
+  }
+
   absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
     v1::RegisterWorkerResponse response;
     return Call([&](grpc::ClientContext* context) {
@@ -153,6 +161,7 @@ class GrpcLink final : public CoordinatorLink {
   }
 
   absl::Status ServeMembership(absl::Duration& backoff, std::string& last_error) {
+    TakeRejoin();  // this is one
     const v1::JoinRequest join = join_();
     v1::JoinResponse joined;
     DMUON_RETURN_IF_ERROR(Call(
@@ -174,7 +183,8 @@ class GrpcLink final : public CoordinatorLink {
     return status;
   }
 
-  // Until a beat fails or the stream of plans ends, which it does at once when the coordinator dies.
+  // Until a beat fails or the stream of plans ends, which it does at once when the coordinator dies. A Join renews as
+  // well as a beat.
   absl::Status Beat(absl::Duration period) {
     v1::BeatRequest request;
     *request.mutable_node() = node_;
@@ -182,6 +192,13 @@ class GrpcLink final : public CoordinatorLink {
       Sleep(period, /*or_watch_end=*/true);
       if (Stopping()) return absl::OkStatus();
       if (WatchEnded()) return absl::UnavailableError("the stream of plans has ended");
+      if (TakeRejoin()) {
+        const v1::JoinRequest join = join_();
+        v1::JoinResponse joined;
+        DMUON_RETURN_IF_ERROR(
+            Call([&](grpc::ClientContext* context) { return stub_->Join(context, join, &joined); }));
+        continue;
+      }
       v1::BeatResponse response;
       DMUON_RETURN_IF_ERROR(Call(
           [&](grpc::ClientContext* context) { return stub_->Beat(context, request, &response); }));
@@ -221,10 +238,15 @@ class GrpcLink final : public CoordinatorLink {
     return stopping_;
   }
 
+  bool TakeRejoin() {
+    wire::MutexLock lock(mu_);
+    return std::exchange(rejoin_, false);
+  }
+
   void Sleep(absl::Duration duration, bool or_watch_end) {
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
     wire::MutexLock lock(mu_);
-    while (!stopping_ && !(or_watch_end && watch_ended_) && changed_.WaitUntil(mu_, until)) {
+    while (!stopping_ && !(or_watch_end && (watch_ended_ || rejoin_)) && changed_.WaitUntil(mu_, until)) {
     }
   }
 
@@ -236,6 +258,7 @@ class GrpcLink final : public CoordinatorLink {
   wire::Mutex mu_;
   wire::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool rejoin_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mu_) = nullptr;  // while a watch runs
   bool watch_ended_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

@@ -194,7 +194,7 @@ void Job::Begin(absl::Time deadline, const v1::BeginRequest& request,
       if (!status.ok()) return reply(status);
       v1::BeginResponse response;
       response.set_last_step(core_.last_step());
-      response.set_resumed(resumed);
+      response.set_resumed(resumed || pipeline_->recoveries() > 0);
       reply(std::move(response));
     });
     CarryOut(core_.Begin(MonotonicNow(), request.session_id(), ticket, deadline,
@@ -297,8 +297,7 @@ void Job::CarryOut(Actions actions) {
               CarryOut(core_.ArenaGiven(MonotonicNow(), give.session, GiveArena(give.session)));
             },
             [&](action::Initialize& initialize) {
-              CarryOut(core_.Initialized(MonotonicNow(),
-                                         pipeline_->Initialize(initialize.deadline)));
+              Initialize(initialize.resume, initialize.deadline);
             },
             [&](action::Deliver& deliver) {
               pipeline_->Deliver(core_.last_step(), sessions_.at(deliver.session)->rank());
@@ -354,7 +353,42 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
     if (!report.verdict.skip) workers_->Answer(step, Answer());
     checkpoints_->StepDone(step, report.save);
   }
-  CarryOut(core_.StepDone(MonotonicNow(), status));
+  if (!TakeLoss(status)) CarryOut(core_.StepDone(MonotonicNow(), status));
+}
+
+void Job::Initialize(bool resume, absl::Time deadline) {
+  const absl::Time begin = MonotonicNow();
+  const absl::Status status = pipeline_->Initialize(deadline, resume);
+  const bool recovered = pipeline_->recoveries() > 0;
+  if (status.ok() && recovered) NoteRecovery(MonotonicNow() - begin);
+  if (!TakeLoss(status)) {
+    CarryOut(core_.Initialized(MonotonicNow(), status, status.ok() ? pipeline_->reached_step() : 0));
+  }
+  if (!status.ok() || !recovered) return;
+  last_report_.verdict = pipeline_->verdict();
+  PublishSnapshot();
+  environment_.link->Rejoin();
+}
+
+// After a meeting of the nodes: whether it ended with less than there was, so that it has been dealt with here.
+bool Job::TakeLoss(const absl::Status& status) {
+  if (absl::IsDataLoss(status) && wire::ReasonOf(status) == v1::ERROR_REASON_STATE_LOST) {
+    LogError("job ", job_id_, ": ", status.message());
+    CarryOut(core_.Lost(MonotonicNow(), status));
+    return true;
+  }
+  const uint64_t reached = pipeline_->reached_step();
+  if (!pipeline_->TakeWentBack() || !core_.initialized() || reached >= core_.last_step()) return false;
+  checkpoints_->WentBack();
+  environment_.metrics->Increment(MetricId::kStepsLost, {job_id_}, static_cast<double>(core_.last_step() - reached));
+  const absl::Status why =
+      wire::ReasonOf(status) == v1::ERROR_REASON_ROLLED_BACK
+          ? status
+          : wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_ROLLED_BACK,
+                        absl::StrCat("job '", job_id_, "' has gone back from step ", core_.last_step(), " to step ", reached,
+                                     ", because a node was lost; begin again"));
+  CarryOut(core_.WentBack(MonotonicNow(), reached, why));
+  return true;
 }
 
 // A step that this node has applied, while another node is not known to have: before a worker is told

@@ -113,6 +113,7 @@ class Job {
   struct AcceptedShards {
     uint64_t sequence = 0;
     std::vector<wire::ShardBoxes> boxes;
+    google::protobuf::RepeatedPtrField<v1::Shard> shards;  // the same, as they came
   };
 
   void Post(std::function<void()> input);
@@ -125,6 +126,7 @@ class Job {
   std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
   void Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why);
   void OnPlan(const v1::WatchPlansResponse& event);
+  void OnLossElsewhere(const v1::WatchPlansResponse& event);
   void DropPlan();
   void Meet(const v1::Meeting& call);
   void OnEventAfterTheEnd(const v1::WatchPlansResponse& event);
@@ -138,7 +140,10 @@ class Job {
   void ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest request,
                     Reply<v1::StepResponse> reply);
   void Refer(SessionId session, uint64_t step, absl::StatusOr<v1::StepResponse> result);
+  void Initialize(bool resume, absl::Time deadline);
   void RunStep(uint64_t step, absl::Time deadline);
+  bool TakeLoss(const absl::Status& status);
+  void NoteRecovery(absl::Duration took);
   void RunRestore(const std::string& name, absl::Time deadline);
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
@@ -148,6 +153,7 @@ class Job {
   void Forget();
   void PublishPlan();
   void PublishSnapshot();
+  void DescribeReplicas(v1::ReplicationStatus& status);
   void CountNewtonSchulz(const NewtonSchulzWork& work);
   void CountStep(const absl::Status& status, const StepReport& report, double seconds);
   void CountTraffic();
@@ -188,6 +194,7 @@ class Job {
   absl::Time look_at_ = absl::InfiniteFuture();  // for gradients of the next step
   uint64_t newton_schulz_calls_ = 0;
   uint64_t skipped_steps_ = 0;
+  uint64_t recoveries_ = 0;  // that metrics know of
   std::deque<double> recent_seconds_;  // of the last 100 steps
   bool ended_ = false;
   absl::Time kept_until_ = absl::InfiniteFuture();  // an ended job, for the other nodes
@@ -199,6 +206,7 @@ class Job {
   std::shared_ptr<Peers> to_cancel_ ABSL_GUARDED_BY(mu_);  // peers_, for who stops the job
   v1::NodeJobStatus snapshot_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::HeldJob> held_ ABSL_GUARDED_BY(mu_);
+  bool has_state_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread thread_;  // last: joined before the rest goes
 };

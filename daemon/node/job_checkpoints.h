@@ -74,6 +74,8 @@ class JobCheckpoints {
     MemoryBudget::Share share;  // of the values that are read
   };
   absl::StatusOr<Opened> Open(const std::string& name) const;
+  // Steps have been undone: the same step again is another one.
+  void WentBack() { ++life_; }
   // What became of that.
   void Restored(const absl::Status& status, double seconds);
 

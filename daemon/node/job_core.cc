@@ -137,12 +137,13 @@ Actions JobCore::RegistrationAnswered(absl::Time now, SessionId session,
   return actions;
 }
 
-Actions JobCore::PlanArrived(absl::Time now, uint64_t generation,
-                             const std::vector<uint32_t>& ranks) {
+Actions JobCore::PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks,
+                             bool replicated) {
   (void)now;
   Actions actions;
   if (generation_ != 0) return actions;
   generation_ = generation;
+  replicated_ = replicated;
   for (Rank& rank : ranks_) rank.here = false;
   for (const uint32_t rank : ranks) ranks_[rank].here = true;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -190,7 +191,7 @@ Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::T
   uint32_t rank = 0;
   Rank* r = Find(session, &rank);
   absl::Status status = CheckCaller(r, generation);
-  if (status.ok() && must_resume && !initialized_) {
+  if (status.ok() && must_resume && !initialized_ && !replicated_) {
     status = Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
                    absl::StrCat("job '", options_.job_id, "' has no state here: the daemon has "
                                 "restarted, and masters and momentum are lost"));
@@ -212,6 +213,7 @@ Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::T
     return actions;
   }
   r->stage = Stage::kBeginning;
+  r->resume = must_resume;
   Wait(*r, now, ticket, deadline);
   MaybeInitialize(actions);
   return actions;
@@ -233,14 +235,41 @@ absl::Time JobCore::FirstDeadline() const {
 
 void JobCore::MaybeInitialize(Actions& actions) {
   if (AllHere([](const Rank& r) { return r.stage == Stage::kBeginning; })) {
-    actions.push_back(action::Initialize{FirstDeadline()});
+    const bool resume = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.here && r.resume; });
+    actions.push_back(action::Initialize{FirstDeadline(), resume});
   }
 }
 
-Actions JobCore::Initialized(absl::Time now, const absl::Status& status) {
+Actions JobCore::Lost(absl::Time now, const absl::Status& why) {
+  (void)now;
+  Actions actions;
+  for (Rank& rank : ranks_) {
+    if (rank.stage == Stage::kAbsent) continue;
+    Answer(rank, why, actions);
+    actions.push_back(action::DropSession{rank.session});
+    rank_of_.erase(rank.session);
+    rank = Rank();
+  }
+  failure_ = why;
+  actions.push_back(action::EndJob{/*in_order=*/false});
+  return actions;
+}
+
+Actions JobCore::WentBack(absl::Time now, uint64_t last_step, const absl::Status& why) {
+  (void)now;
+  Actions actions;
+  undone_ = std::max(undone_, last_step_);
+  why_undone_ = why;
+  last_step_ = last_step;
+  AnswerArrived(why, actions);
+  return actions;
+}
+
+Actions JobCore::Initialized(absl::Time now, const absl::Status& status, uint64_t last_step) {
   (void)now;
   Actions actions;
   initialized_ = status.ok();
+  if (status.ok()) last_step_ = last_step;
   for (Rank& rank : ranks_) {
     if (rank.stage != Stage::kBeginning) continue;
     rank.stage = status.ok() ? Stage::kReady : Stage::kRegistered;
@@ -259,7 +288,9 @@ Actions JobCore::Step(absl::Time now, SessionId session, Ticket ticket, absl::Ti
     status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
                    absl::StrCat("rank ", rank, " sends step ", step, " before it has begun"));
   }
-  if (status.ok() && (step == 0 || (step != last_step_ && step != last_step_ + 1))) {
+  if (status.ok() && step > last_step_ + 1 && step <= undone_ + 1) {
+    status = why_undone_;
+  } else if (status.ok() && (step == 0 || (step != last_step_ && step != last_step_ + 1))) {
     status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STEP_OUT_OF_ORDER,
                    absl::StrCat("step ", step, " of job '", options_.job_id,
                                 "'; last applied is ", last_step_, ", next is ", last_step_ + 1));

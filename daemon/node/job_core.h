@@ -42,6 +42,7 @@ struct GiveArena {  // allocate, map, pass the descriptor
 };
 struct Initialize {  // masters from the workers' arenas
   absl::Time deadline;  // of the first request that waits for it
+  bool resume = false;  // workers count on state, which other nodes have copies of
 };
 struct Deliver {       // current parameters into one worker's arena
   SessionId session = 0;
@@ -90,17 +91,22 @@ class JobCore {
   // The coordinator's answer to one registration: it counts from now on, or is refused.
   Actions RegistrationAnswered(absl::Time now, SessionId session, const absl::Status& status);
   // The plan is adopted: owned state is built. A job keeps its first plan while it lives. `ranks`:
-  // those of this node; the others do not concern it from now on.
-  Actions PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks);
+  // those of this node; the others do not concern it from now on. `replicated`: other nodes may have copies of its state.
+  Actions PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks, bool replicated = false);
   // The registrations of these ranks are forgotten.
   Actions PlanRefused(absl::Time now, const std::vector<uint32_t>& ranks,
                       const absl::Status& status);
   Actions ArenaGiven(absl::Time now, SessionId session, const absl::Status& status);
 
-  // `must_resume`: the worker counts on state; DATA_LOSS/STATE_LOST when the job has none.
+  // `must_resume`: the worker counts on state; DATA_LOSS/STATE_LOST when the job has none, here or elsewhere.
   Actions Begin(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
                 uint64_t generation, bool must_resume);
-  Actions Initialized(absl::Time now, const absl::Status& status);
+  // OK: the state is of `last_step`.
+  Actions Initialized(absl::Time now, const absl::Status& status, uint64_t last_step = 0);
+  // The state is gone, on this node or on another one: the job is over, and all who wait are told.
+  Actions Lost(absl::Time now, const absl::Status& why);
+  // All nodes have gone back to the state of `last_step`; `why` is for those who want to go on from a later one.
+  Actions WentBack(absl::Time now, uint64_t last_step, const absl::Status& why);
 
   // `hypers` stands for the hyper-parameters; all ranks must bring the same.
   Actions Step(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline,
@@ -144,6 +150,7 @@ class JobCore {
     std::string offered;     // digest of its last registration
     std::string digest;      // of its last accepted registration; kept while absent
     bool closed = false;     // left in order
+    bool resume = false;     // counts on state
     Ticket ticket = 0;       // of the request that waits; 0: none
     absl::Time deadline;     // of that request
     bool gave_up = false;    // waited in vain and has not called again
@@ -177,6 +184,9 @@ class JobCore {
   uint64_t generation_ = 0;
   uint64_t last_step_ = 0;
   bool initialized_ = false;
+  bool replicated_ = false;
+  uint64_t undone_ = 0;   // steps up to this one were done, and have been undone
+  absl::Status why_undone_;
   absl::Time orphaned_since_ = absl::InfiniteFuture();
   absl::Status failure_;
 };

@@ -16,6 +16,11 @@ namespace {
 
 constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 
+// 0: none.
+uint64_t GenerationThatIsOver(const v1::WatchPlansResponse& event) {
+  return event.has_end() ? event.end().generation() : event.refusal().generation();
+}
+
 }  // namespace
 
 // Kept and sent again while there is no coordinator; the waiting request's deadline bounds it.
@@ -44,7 +49,7 @@ void Job::SendRegistration(SessionId session) {
   if (status.ok()) {
     // The coordinator has compared the specification with the other ranks'.
     spec_ = std::move(*registration.request.mutable_job());
-    accepted_[rank] = {sequence, std::move(registration.boxes)};
+    accepted_[rank] = {sequence, std::move(registration.boxes), std::move(*registration.request.mutable_shards())};
   }
   CarryOut(core_.RegistrationAnswered(MonotonicNow(), session, status));
 }
@@ -69,15 +74,31 @@ void Job::ResendRegistrations() {
 }
 
 void Job::OnPlanEvent(v1::WatchPlansResponse event) {
+  if (const uint64_t over = GenerationThatIsOver(event); over != 0) {
+    wire::MutexLock lock(mu_);
+    // A meeting of its nodes would go on until its deadline.
+    if (to_cancel_ != nullptr && held_.has_value() && held_->plan().generation() == over) to_cancel_->Cancel();
+  }
   Post([this, event = std::move(event)] {
     if (event.has_call()) {
       Meet(event.call());
     } else if (ended_) {
       OnEventAfterTheEnd(event);
-    } else if (!event.has_end() && core_.generation() == 0) {
-      OnPlan(event);  // a planned job keeps its plan while it lives
+    } else if (core_.generation() != 0) {
+      OnLossElsewhere(event);  // a planned job keeps its plan while it lives
+    } else if (!event.has_end()) {
+      OnPlan(event);
     }
   });
+}
+
+// The job is over although its workers are here: another node has lost its state, or could not adopt the plan.
+void Job::OnLossElsewhere(const v1::WatchPlansResponse& event) {
+  if (GenerationThatIsOver(event) != core_.generation()) return;  // else it is about a former job of this id
+  const std::string why = event.has_refusal() ? event.refusal().message()
+                                              : absl::StrCat("job '", job_id_, "' has ended on another node, and its state is lost");
+  LogError("job ", job_id_, ": ", why);
+  CarryOut(core_.Lost(MonotonicNow(), wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST, why)));
 }
 
 // Another node waits for this one, perhaps for the end of a step that is over here. Whose workers
@@ -91,7 +112,9 @@ void Job::Meet(const v1::Meeting& call) {
   if (pipeline_->IsAheadOf(core_.last_step())) return RunStep(core_.last_step() + 1, deadline);
   const absl::Status status = pipeline_->Help(deadline);
   LogInfo("job ", job_id_, ": another node called to attempt ", call.attempt(), ", step ",
-          core_.last_step(), " is on all nodes: ", status.ok() ? "yes" : status.message());
+          pipeline_->reached_step(), " is on all nodes: ", status.ok() ? "yes" : status.message());
+  NoteRecovery(MonotonicNow() + peer_timeout_ - deadline);
+  TakeLoss(status);
   CountTraffic();
 }
 
@@ -119,7 +142,7 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
     return;
   }
   unsent_.clear();
-  CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation(), ranks));
+  CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation(), ranks, !plan_.buddies().empty()));
 }
 
 // What a plan that could not be adopted has taken already.
@@ -174,8 +197,10 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
       to_cancel_ = peers_;
       if (stopping_) peers_->Cancel();
     }
-    // Now, so that a peer that cannot be reached is found before training begins.
-    DMUON_RETURN_IF_ERROR(peers_->Connect(MonotonicNow() + environment_.connect_timeout));
+    // Now, so that a peer that cannot be reached is found before training begins. Where nodes are waited for that have
+    // copies of this one's state, the job must not end because they are late.
+    const absl::Status connected = peers_->Connect(MonotonicNow() + environment_.connect_timeout);
+    if (!connected.ok() && plan.buddies().empty()) return connected;
   }
   workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
   for (const uint32_t rank : ranks) workers_->SetShards(rank, accepted_.at(rank).boxes);

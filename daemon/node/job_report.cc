@@ -116,6 +116,13 @@ void Job::CountStep(const absl::Status& status, const StepReport& report, double
   if (recent_seconds_.size() > kRecentSteps) recent_seconds_.pop_front();
 }
 
+// What recoveries since the last call cost: `took` is of the meeting.
+void Job::NoteRecovery(absl::Duration took) {
+  if (pipeline_->recoveries() == recoveries_) return;
+  recoveries_ = pipeline_->recoveries();
+  environment_.metrics->Observe(MetricId::kRecovery, {job_id_}, absl::ToDoubleSeconds(took));
+}
+
 void Job::CountTraffic() {
   if (peers_ == nullptr) return;
   const Peers::Traffic traffic = peers_->TakeTraffic();
@@ -131,7 +138,7 @@ void Job::CountTraffic() {
   }
   for (const MailExchange::Arrival& arrival : traffic.arrivals) {
     metrics.Observe(MetricId::kExchangeBucket,
-                    {job_id_, arrival.cargo == Cargo::kGradient ? "gradient" : "parameter"}, arrival.seconds);
+                    {job_id_, CargoName(arrival.cargo)}, arrival.seconds);
   }
   if (traffic.broken > 0) {
     metrics.Increment(MetricId::kExchangeFailures, {job_id_}, static_cast<double>(traffic.broken));
@@ -161,11 +168,27 @@ void Job::PublishSnapshot() {
   status.set_skipped_steps(skipped_steps_);
   status.set_step_seconds_p50(Median(recent_seconds_));
   if (checkpoints_ != nullptr) *status.mutable_checkpoint() = checkpoints_->Status();
+  if (pipeline_ != nullptr && pipeline_->replicas().on()) DescribeReplicas(*status.mutable_replication());
   Metrics& metrics = *environment_.metrics;
   metrics.Set(MetricId::kAttachedWorkers, {job_id_}, static_cast<double>(sessions_.size()));
   metrics.Set(MetricId::kSharedMemoryBytes, {job_id_, "memfd"}, static_cast<double>(arena_bytes));
   wire::MutexLock lock(mu_);
   snapshot_ = std::move(status);
+  has_state_ = core_.initialized();
+}
+
+void Job::DescribeReplicas(v1::ReplicationStatus& status) {
+  const Replicas& replicas = pipeline_->replicas();
+  const auto buddy = static_cast<int>(plan_.buddies(static_cast<int>(replicas.self())));
+  status.set_buddy(plan_.nodes(buddy));
+  status.set_ward(plan_.nodes(static_cast<int>(replicas.ward())));
+  status.set_copy_bytes(replicas.bytes());
+  status.set_recoveries(pipeline_->recoveries());
+  const std::optional<uint64_t> newest = replicas.newest();
+  if (!newest.has_value()) return;
+  status.set_copied_step(*newest);
+  const uint64_t reached = core_.initialized() ? pipeline_->reached_step() : *newest;
+  environment_.metrics->Set(MetricId::kReplicaLag, {job_id_}, static_cast<double>(reached - std::min(reached, *newest)));
 }
 
 void Job::PublishPlan() {
@@ -189,6 +212,11 @@ void Job::PublishPlan() {
   held_.emplace();
   *held_->mutable_plan() = plan_;
   *held_->mutable_job() = spec_;
+  for (const uint32_t rank : RanksHere(plan_)) {
+    v1::HeldShards& shards = *held_->add_ranks();
+    shards.set_rank(rank);
+    *shards.mutable_shards() = accepted_.at(rank).shards;
+  }
 }
 
 v1::NodeJobStatus Job::Status() const {
@@ -201,6 +229,7 @@ std::optional<v1::HeldJob> Job::Held() const {
   if (!held_.has_value()) return std::nullopt;
   v1::HeldJob held = *held_;
   held.set_last_step(snapshot_.last_step());
+  held.set_has_state(has_state_);
   return held;
 }
 

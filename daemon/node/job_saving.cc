@@ -89,6 +89,7 @@ void Job::RunRestore(const std::string& name, absl::Time deadline) {
   } else {
     LogWarning("job ", job_id_, ": not restored from checkpoint '", name, "': ", status.message());
   }
+  if (TakeLoss(status)) return;
   CarryOut(core_.Restored(MonotonicNow(), status, status.ok() ? pipeline_->reached_step() : 0));
 }
 

@@ -36,6 +36,18 @@ size_t PaddedBytes(const Piece& piece) {
 
 }  // namespace
 
+const char* CargoName(Cargo cargo) {
+  switch (cargo) {
+    case Cargo::kGradient:
+      return "gradient";
+    case Cargo::kParameter:
+      return "parameter";
+    case Cargo::kState:
+      return "state";
+  }
+  return "unknown";
+}
+
 Mail MailOf(const v1::JobSpec& job, const v1::Plan& plan, const Transfers& list, Cargo cargo,
             uint32_t self) {
   struct Draft {

@@ -37,7 +37,10 @@ struct Message {
   std::byte* at(const Piece& piece) { return bytes.data() + piece.offset; }
 };
 
-enum class Cargo : uint8_t { kGradient, kParameter };
+enum class Cargo : uint8_t { kGradient, kParameter, kState };
+
+// "gradient", "parameter", "state".
+const char* CargoName(Cargo cargo);
 
 // Both directions of one kind of transfer, sorted by bucket, then by peer; one message a pair.
 struct Mail {

@@ -140,6 +140,7 @@ bool Peers::Leave(uint64_t attempt) {
 
 void Peers::Drop() {
   mail_.reset();
+  copies_.reset();
   if (transport_ == nullptr) return;
   CountTraffic();
   ++traffic_.broken;
@@ -255,17 +256,25 @@ absl::Status Peers::TellRest(const std::string& mine, std::vector<std::string>& 
   return Exchange(std::move(batch), deadline);
 }
 
-void Peers::Open(Mail& mail) {
+std::unique_ptr<MailExchange> Peers::OpenMail(Mail& mail) {
   const uint64_t first_tag = std::exchange(next_tag_, next_tag_ + buckets_);
-  mail_ = std::make_unique<MailExchange>(transport_.get(), mail, buckets_, first_tag);
+  return std::make_unique<MailExchange>(transport_.get(), mail, buckets_, first_tag);
 }
 
-absl::Status Peers::Close() {
-  const absl::Status status = mail_->Close();
-  const auto& arrivals = mail_->arrivals();
+absl::Status Peers::CloseMail(std::unique_ptr<MailExchange>& mail) {
+  const absl::Status status = mail->Close();
+  const auto& arrivals = mail->arrivals();
   traffic_.arrivals.insert(traffic_.arrivals.end(), arrivals.begin(), arrivals.end());
-  mail_.reset();
+  mail.reset();
   return Broken(status);
 }
+
+void Peers::Open(Mail& mail) { mail_ = OpenMail(mail); }
+
+absl::Status Peers::Close() { return CloseMail(mail_); }
+
+void Peers::OpenCopies(Mail& mail) { copies_ = OpenMail(mail); }
+
+absl::Status Peers::CloseCopies() { return CloseMail(copies_); }
 
 }  // namespace dmuon::node

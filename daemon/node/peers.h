@@ -49,6 +49,10 @@ class Peers {
   void Open(Mail& mail);
   [[nodiscard]] MailExchange* mail() const { return mail_.get(); }  // null: none is open
   absl::Status Close();
+  // A second one beside it, for copies of state.
+  void OpenCopies(Mail& mail);
+  [[nodiscard]] MailExchange* copies() const { return copies_.get(); }
+  absl::Status CloseCopies();
   // Closes the connections, and what is open.
   void Drop();
 
@@ -71,6 +75,8 @@ class Peers {
   absl::Status TellRest(const std::string& mine, std::vector<std::string>& theirs,
                         absl::Time deadline);
   absl::Status Exchange(transport::Batch batch, absl::Time deadline);
+  std::unique_ptr<MailExchange> OpenMail(Mail& mail);
+  absl::Status CloseMail(std::unique_ptr<MailExchange>& mail);
   absl::Status Broken(const absl::Status& status);
   bool Cancelled();
   void CountTraffic();
@@ -85,6 +91,7 @@ class Peers {
   transport::Mesh mesh_;
   std::unique_ptr<transport::Transport> transport_;  // changed under mu_, which Cancel takes
   std::unique_ptr<MailExchange> mail_;               // goes before transport_
+  std::unique_ptr<MailExchange> copies_;             // likewise
   uint64_t attempt_ = 0;   // of transport_, or of the last one
   uint64_t next_tag_ = 0;  // the same on all nodes
   Traffic traffic_;        // not yet taken

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/recovery.h"
 #include "daemon/node/step_pipeline.h"
 #include "daemon/node/unit_values.h"
 #include "wire/error.h"
@@ -49,7 +50,7 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
   mine.set_restore(id);
   SetStatus(saved.status(), mine);
   DMUON_RETURN_IF_ERROR(MeetToRestore(mine, deadline));
-  DMUON_RETURN_IF_ERROR(reduction_.GiveUp(deadline));
+  DMUON_RETURN_IF_ERROR(Settle(deadline));
 
   std::vector<std::vector<UnitValues>> values;  // by slot, by unit
   SetStatus(ReadUnits(**saved, values), mine);
@@ -58,6 +59,7 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
 
   // From here on all nodes have all that they need.
   restoring_ = true;
+  replicas_.Forget();
   for (size_t slot = 0; slot < states_.size(); ++slot) {
     for (size_t i = 0; i < states_[slot]->size(); ++i) Exchange(states_[slot]->mutable_unit(i), values[slot][i]);
   }
@@ -77,6 +79,7 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
 // Until all nodes want the same; whoever still needs this one for the end of a step is helped first.
 absl::Status StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
+  if (replicas_.on() && AnyIsLost(reports)) return CommonStep(*plan_, reports, LostNodes(reports)).status();
   while (!AllRestore(reports)) {
     const uint64_t lowest = LowestTarget(reports);
     DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
@@ -99,7 +102,13 @@ absl::Status StepPipeline::ReadUnits(const SavedJob& saved, std::vector<std::vec
   });
 }
 
-// All parameters as they are, to all workers of all nodes.
+// Ends what may be open between two steps.
+absl::Status StepPipeline::Settle(absl::Time deadline) {
+  DMUON_RETURN_IF_ERROR(reduction_.GiveUp(deadline));
+  return replicas_.underway() ? replicas_.End(deadline) : absl::OkStatus();
+}
+
+// All parameters as they are, to all workers of all nodes, and all state to who keeps copies of it.
 absl::Status StepPipeline::PublishAll(absl::Time deadline) {
   Open(publications_, deadline);
   slots_->Run([&](size_t slot) {
@@ -110,7 +119,7 @@ absl::Status StepPipeline::PublishAll(absl::Time deadline) {
   });
   DMUON_RETURN_IF_ERROR(Close());
   DeliverArrivals(-1);
-  return absl::OkStatus();
+  return replicas_.Exchange(reached_ - kLoaded, deadline);
 }
 
 }  // namespace dmuon::node

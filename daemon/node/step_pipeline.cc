@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
+#include "daemon/node/recovery.h"
 #include "daemon/node/stage_timer.h"
 #include "wire/error.h"
 
@@ -54,7 +55,8 @@ StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v
       loads_(MailOf(job, plan, routes.loads(), Cargo::kParameter, self)),
       publications_(MailOf(job, plan, routes.publications(), Cargo::kParameter, self)),
       states_(StatesOf(job, plan, self, slots->size(), backend)),
-      reduction_(job, plan, routes, self, workers, states_, backend, slots, peers, overlap) {
+      reduction_(job, plan, routes, self, workers, states_, backend, slots, peers, overlap),
+      replicas_(job, plan, self, states_, slots, peers) {
   for (size_t slot = 0; slot < slots->size(); ++slot) {
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
       const OwnedUnit& unit = states_[slot]->unit(i);
@@ -67,26 +69,27 @@ StepPipeline::StepPipeline(const v1::JobSpec& job, const v1::Plan& plan, const v
 
 uint64_t StepPipeline::BytesFor(const v1::JobSpec& job, const v1::Plan& plan,
                                 const v1::Routes& routes, uint32_t self) {
-  return OwnedState::BytesFor(job, plan, self) +
+  return OwnedState::BytesFor(job, plan, self) + Replicas::BytesFor(job, plan, self) +
          MailBytes(job, plan, routes.gradients(), Cargo::kGradient) +
          MailBytes(job, plan, routes.loads(), Cargo::kParameter) +
          MailBytes(job, plan, routes.publications(), Cargo::kParameter);
 }
 
-absl::Status StepPipeline::Initialize(absl::Time deadline) {
+absl::Status StepPipeline::Initialize(absl::Time deadline, bool resume) {
   StepReport report;
-  return Reach(kLoaded, {}, {}, deadline, report);
+  resume_ = resume;
+  return Reach(kLoaded, nullptr, {}, deadline, report);
 }
 
 absl::Status StepPipeline::Run(uint64_t step, const StepSettings& settings, absl::Time deadline,
                                StepReport& report, const std::string& save) {
   report.step = step;
-  return Reach(step + kLoaded, settings, save, deadline, report);
+  return Reach(step + kLoaded, &settings, save, deadline, report);
 }
 
 absl::Status StepPipeline::Help(absl::Time deadline) {
   StepReport report;
-  return Reach(reached_, {}, {}, deadline, report);
+  return Reach(reached_, nullptr, {}, deadline, report);
 }
 
 bool StepPipeline::IsAheadOf(uint64_t step) const { return !restoring_ && reached_ > step + kLoaded; }
@@ -99,23 +102,26 @@ absl::Status StepPipeline::CheckRestoring() const {
 }
 
 // A node that is a step ahead helps the others to where it is, before it asks for more.
-absl::Status StepPipeline::Reach(uint64_t target, const StepSettings& settings, const std::string& save,
+absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, const std::string& save,
                                  absl::Time deadline, StepReport& report) {
   DMUON_RETURN_IF_ERROR(CheckRestoring());
   StageTimer timer(report.stage_seconds);
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
-  v1::PeerReport mine = ReportOf(target);
-  if (reached_ < target) {
-    mine.set_hypers(DigestOf(settings));
-    mine.set_resubmitted(reduction_.outdated());
-  }
-  mine.set_save(save);
+  v1::PeerReport mine = ReportOf(target, settings, save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
+  if (replicas_.on() && AnyIsLost(reports)) {
+    DMUON_RETURN_IF_ERROR(Recover(reports, deadline));
+    report.verdict = Conclude(*job_, verdict_);
+    if (reached_ >= target || settings == nullptr) return absl::OkStatus();
+    DMUON_RETURN_IF_ERROR(CheckNext(*plan_, reports, target, reached_));
+    mine = ReportOf(target, settings, save);
+    DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
+  }
   while (true) {
     const uint64_t lowest = LowestTarget(reports);
     DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
     timer.Charge(Stage::kSubmit);
-    DMUON_RETURN_IF_ERROR(Round(lowest, reports, settings, deadline, report));
+    DMUON_RETURN_IF_ERROR(Round(lowest, reports, settings == nullptr ? StepSettings() : *settings, deadline, report));
     if (lowest == target) {
       report.save = NameToSave(reports, target);
       return absl::OkStatus();
@@ -184,6 +190,8 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   }
   if (AnyResubmitted(reports)) DMUON_RETURN_IF_ERROR(reduction_.StartOver(deadline));
   DMUON_RETURN_IF_ERROR(reduction_.Finish(reached_ < target, deadline, report));
+  // Before any node goes on: then all have it whole, and the one before it may go.
+  if (replicas_.underway()) DMUON_RETURN_IF_ERROR(replicas_.End(deadline));
   v1::StepVerdict verdict;
   if (const v1::StepVerdict* done = VerdictOfDone(reports, target); done != nullptr) {
     verdict = *done;
@@ -197,7 +205,9 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   }
   if (reached_ >= target) return absl::OkStatus();
   verdict_ = verdict;
-  if (verdict.skip()) reached_ = target;
+  if (!verdict.skip()) return absl::OkStatus();
+  reached_ = target;
+  replicas_.Extend(target - kLoaded);
   return absl::OkStatus();
 }
 
@@ -207,6 +217,8 @@ absl::Status StepPipeline::Publish(uint64_t target, const StepSettings& settings
   const uint64_t step = target - kLoaded;
   const bool early = overlap_ && reached_ < target;
   MailExchange* const mail = Open(publications_, deadline);
+  if (replicas_.underway()) DMUON_RETURN_IF_ERROR(replicas_.End(deadline));
+  if (replicas_.on()) replicas_.Begin(step);
   unpublished_.Reset();
   undelivered_.Reset();
   std::thread courier;
@@ -219,6 +231,8 @@ absl::Status StepPipeline::Publish(uint64_t target, const StepSettings& settings
       Update(slot, settings, clip, step, early, mail, work);
     });
     if (failure_.ok()) reached_ = target;  // else all are told at the end of the round
+  } else if (replicas_.on()) {
+    replicas_.PackAll();
   }
   StageTimer timer(report.stage_seconds);
   if (courier.joinable()) {
@@ -226,6 +240,9 @@ absl::Status StepPipeline::Publish(uint64_t target, const StepSettings& settings
     courier.join();
   }
   DMUON_RETURN_IF_ERROR(Close());
+  if (replicas_.on()) replicas_.SendRest();
+  // The first copy is waited for in any case: there is none before it.
+  if (replicas_.sync() || (replicas_.on() && target == kLoaded)) DMUON_RETURN_IF_ERROR(replicas_.End(deadline));
   timer.Charge(Stage::kPublish);
   if (!early) DeliverArrivals(-1);
   timer.Charge(Stage::kDeliver);
@@ -249,11 +266,23 @@ absl::Status StepPipeline::Close() {
   return peers_ == nullptr ? absl::OkStatus() : peers_->Close();
 }
 
+v1::PeerReport StepPipeline::ReportOf(uint64_t target, const StepSettings* settings, const std::string& save) const {
+  v1::PeerReport report = ReportOf(target);
+  if (reached_ < target) {
+    if (settings != nullptr) report.set_hypers(DigestOf(*settings));
+    report.set_resubmitted(reduction_.outdated());
+  }
+  report.set_save(save);
+  return report;
+}
+
 v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
   v1::PeerReport report;
   report.set_target(target);
   report.set_reached(reached_);
-  if (reached_ >= target) *report.mutable_verdict() = verdict_;
+  *report.mutable_verdict() = verdict_;
+  if (reached_ == 0) report.set_lost(resume_);
+  replicas_.Describe(report);
   if (target == kLoaded) return report;
   for (uint32_t tensor = 0; tensor < workers_->tensors(); ++tensor) {
     const MissingRanks& ranks = reduction_.missing()[tensor];

@@ -15,6 +15,9 @@
 // leave, arrive and are marked as delivered while others are still being orthogonalized. The bits are the
 // same.
 //
+// With replication a step's state travels to another node as well (replicas.h), and a node whose process has lost its
+// state gets it back from there, at the same meeting (recovery.h).
+//
 // A node's state is at a number: 1
 // with the initial parameters, k + 1 after step k. No node goes beyond `conclude` before all are
 // there, so a step that failed half-way is taken up where each node is: who has applied it does not
@@ -24,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +40,7 @@
 #include "daemon/node/owned_state.h"
 #include "daemon/node/peers.h"
 #include "daemon/node/reduction.h"
+#include "daemon/node/replicas.h"
 #include "daemon/node/round.h"
 #include "daemon/node/saved_job.h"
 #include "daemon/node/slot_threads.h"
@@ -58,11 +63,14 @@ class StepPipeline {
   static uint64_t BytesFor(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes,
                            uint32_t self);
 
-  // Masters from the workers' initial parameters. INVALID_ARGUMENT names a tensor that is not finite.
-  absl::Status Initialize(absl::Time deadline);
+  // Masters from the workers' initial parameters. INVALID_ARGUMENT names a tensor that is not finite. `resume`: the
+  // workers count on state; with replication it comes from another node, also where the others have gone on. STATE_LOST
+  // when it cannot.
+  absl::Status Initialize(absl::Time deadline, bool resume);
 
   // FAILED_PRECONDITION: a gradient is missing; nothing changed. PEER_LOST (ABORTED or
   // DEADLINE_EXCEEDED): another node; call again. INTERNAL: the state is broken.
+  // STATE_LOST: a node is lost, and the state with it. ROLLED_BACK: all nodes have gone back, to reached_step().
   // OK: applied or skipped, on all nodes, and delivered to all attached workers of this one.
   // With `save` all nodes' reports name that checkpoint, to be made after the step.
   absl::Status Run(uint64_t step, const StepSettings& settings, absl::Time deadline,
@@ -96,6 +104,13 @@ class StepPipeline {
   void Deliver(uint64_t step, uint32_t rank);
 
   [[nodiscard]] uint64_t state_bytes() const { return state_bytes_; }
+  [[nodiscard]] const Replicas& replicas() const { return replicas_; }
+  // Whether a recovery since the last call has undone something of this node.
+  [[nodiscard]] bool TakeWentBack() { return std::exchange(went_back_, false); }
+  // What the gradients of the last step said.
+  [[nodiscard]] Verdict verdict() const { return Conclude(*job_, verdict_); }
+  // Recoveries that this node took part in.
+  [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
   [[nodiscard]] uint64_t matrix_units() const { return matrix_units_; }
   [[nodiscard]] uint64_t elementwise_units() const { return elementwise_units_; }
   // Read between steps only.
@@ -103,7 +118,8 @@ class StepPipeline {
 
  private:
   void Connect();  // the units to the messages
-  absl::Status Reach(uint64_t target, const StepSettings& settings, const std::string& save, absl::Time deadline,
+  // Without `settings` no step is taken: what has been reached is made sure of.
+  absl::Status Reach(uint64_t target, const StepSettings* settings, const std::string& save, absl::Time deadline,
                      StepReport& report);
   absl::Status Round(uint64_t target, const Reports& reports, const StepSettings& settings,
                      absl::Time deadline, StepReport& report);
@@ -121,7 +137,11 @@ class StepPipeline {
   absl::Status MeetToRestore(const v1::PeerReport& mine, absl::Time deadline);
   absl::Status ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const;
   absl::Status PublishAll(absl::Time deadline);
+  absl::Status Settle(absl::Time deadline);
+  absl::Status Recover(const Reports& reports, absl::Time deadline);
+  absl::Status GoBack(uint64_t step);
   v1::PeerReport ReportOf(uint64_t target) const;
+  v1::PeerReport ReportOf(uint64_t target, const StepSettings* settings, const std::string& save) const;
 
   void CopyParameters(const Piece& piece, Message& message) const;
   absl::Status LoadUnits();
@@ -145,9 +165,13 @@ class StepPipeline {
   Mail publications_;
   std::vector<std::unique_ptr<OwnedState>> states_;  // by slot
   Reduction reduction_;
+  Replicas replicas_;
   Countdown unpublished_;  // units that other nodes want, by bucket
   Countdown undelivered_;  // units of this node and arriving pieces, by tensor
   uint64_t reached_ = 0;     // where the state is
+  bool resume_ = false;      // the workers say that it was further
+  uint64_t recoveries_ = 0;
+  bool went_back_ = false;
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken
   std::shared_ptr<checkpoint::Image::Memory> copy_memory_;  // of the last copy, for the next one

@@ -124,6 +124,9 @@ void StepPipeline::Update(size_t slot, const StepSettings& settings, double clip
     state.Deliver(i, *workers_);
     if (early && undelivered_.Done(unit.tensor)) workers_->MarkTensor(unit.tensor, step);
     timer.Charge(Stage::kDeliver);
+    // Behind what workers wait for. An asynchronous copy has until the next step.
+    if (replicas_.on()) replicas_.Pack(slot, i, early && replicas_.sync());
+    timer.Charge(Stage::kPublish);
   }
 }
 

@@ -43,14 +43,19 @@ double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShap
   return seconds;
 }
 
-int64_t UnitBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices) {
-  constexpr int64_t kWeightAndGradient = 2;
+int64_t StateBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices) {
   const kernels::Optimizer optimizer = ToOptimizer(group);
   int64_t elements = 0;
   for (const kernels::MatrixShape& matrix : matrices) {
-    elements += kWeightAndGradient * matrix.rows * matrix.cols + StateElements(optimizer, matrix);
+    elements += matrix.rows * matrix.cols + StateElements(optimizer, matrix);
   }
   return kFloatBytes * elements;
+}
+
+int64_t UnitBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices) {
+  int64_t gradient = 0;
+  for (const kernels::MatrixShape& matrix : matrices) gradient += matrix.rows * matrix.cols;
+  return StateBytes(group, matrices) + kFloatBytes * gradient;
 }
 
 }  // namespace dmuon::plan

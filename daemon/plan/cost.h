@@ -34,6 +34,9 @@ inline constexpr double kSecondsPerWireByte = 1e-9;
 double UnitSeconds(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices,
                    const SlotSpeed& speed = {});
 
+// Weight and optimizer state of a unit, in fp32.
+int64_t StateBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices);
+
 // What a unit takes on its owner: weight, staged gradient and optimizer state, in fp32.
 int64_t UnitBytes(const v1::Group& group, const std::vector<kernels::MatrixShape>& matrices);
 

@@ -12,9 +12,11 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/base/sha256.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/methods.h"
@@ -61,6 +63,13 @@ const v1::Group& GroupOf(const v1::JobSpec& job, const Unit& unit) {
 
 std::vector<kernels::MatrixShape> ShapesOf(const v1::JobSpec& job, const Unit& unit) {
   return MatricesOf(job.tensors(static_cast<int>(unit.tensor)), unit.box);
+}
+
+// What the unit takes on its owner. With replication a node keeps copies of about as much state as it has.
+int64_t BytesOf(const v1::JobSpec& job, const Unit& unit) {
+  const v1::Group& group = GroupOf(job, unit);
+  const std::vector<kernels::MatrixShape> shapes = ShapesOf(job, unit);
+  return UnitBytes(group, shapes) + (IsReplicated(job) ? kCopies * StateBytes(group, shapes) : 0);
 }
 
 // What a unit costs, and how each of its matrices is computed.
@@ -158,6 +167,31 @@ absl::Status PlaceRanks(std::span<const NodeSlots> nodes, uint32_t world_size, v
   return absl::OkStatus();
 }
 
+// A ring: each node keeps copies for the one before it.
+absl::Status ChooseBuddies(const v1::JobSpec& job, v1::Plan& plan) {
+  if (!IsReplicated(job)) return absl::OkStatus();
+  const int nodes = plan.nodes_size();
+  if (nodes < 2) {
+    return wire::InvalidField(absl::StrCat("job '", job.job_id(), "' asks for replication, and all of its workers are "
+                                           "attached to ", nodes, " node; a copy needs workers on 2 at least"));
+  }
+  for (int node = 0; node < nodes; ++node) plan.add_buddies(static_cast<uint32_t>((node + 1) % nodes));
+  return absl::OkStatus();
+}
+
+absl::Status CheckBuddies(const v1::JobSpec& job, const v1::Plan& plan) {
+  const int nodes = plan.nodes_size();
+  bool good = plan.buddies_size() == (IsReplicated(job) ? nodes : 0);
+  std::set<uint32_t> buddies;
+  for (int node = 0; good && node < nodes && IsReplicated(job); ++node) {
+    const uint32_t buddy = plan.buddies(node);
+    good = buddy < static_cast<uint32_t>(nodes) && buddy != static_cast<uint32_t>(node) && buddies.insert(buddy).second;
+  }
+  if (good) return absl::OkStatus();
+  return wire::InvalidField(absl::StrCat("plan of job '", job.job_id(), "': buddies are ", absl::StrJoin(plan.buddies(), ", "),
+                                         "; each of ", nodes, " nodes needs one of its own, and only with replication"));
+}
+
 absl::Status CheckTransfer(const v1::JobSpec& job, const v1::Plan& plan, const v1::Transfer& t,
                            size_t index) {
   const std::string what = absl::StrCat("transfer ", index);
@@ -242,6 +276,10 @@ absl::Status CheckSize(const v1::Plan& plan, size_t max_bytes) {
 
 }  // namespace
 
+bool IsReplicated(const v1::JobSpec& job) {
+  return job.replication() == v1::REPLICATION_ASYNC || job.replication() == v1::REPLICATION_SYNC;
+}
+
 std::string Digest(const v1::JobSpec& job, const v1::Plan& plan) {
   v1::Plan canonical = plan;
   canonical.clear_generation();
@@ -265,7 +303,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
   std::vector<double> seconds;
   for (const Price& price : prices.units) seconds.push_back(price.seconds);
   std::vector<int64_t> bytes;
-  for (const Unit& unit : units) bytes.push_back(UnitBytes(GroupOf(job, unit), ShapesOf(job, unit)));
+  for (const Unit& unit : units) bytes.push_back(BytesOf(job, unit));
   v1::Plan plan;
   plan.set_job_id(job.job_id());
   for (const NodeSlots& node : nodes) {
@@ -273,6 +311,7 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
     plan.add_slots(node.slots);
   }
   DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
+  DMUON_RETURN_IF_ERROR(ChooseBuddies(job, plan));
   Problem problem{.costs = seconds,
                   .slots_per_node = {plan.slots().data(), nodes.size()},
                   .bytes = bytes,
@@ -305,6 +344,7 @@ absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1
                                            plan.rank_nodes_size(), " ranks of ",
                                            job.world_size()));
   }
+  DMUON_RETURN_IF_ERROR(CheckBuddies(job, plan));
   for (size_t i = 0; i < static_cast<size_t>(plan.units_size()); ++i) {
     DMUON_RETURN_IF_ERROR(CheckUnit(job, plan, i));
   }

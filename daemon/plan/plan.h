@@ -33,6 +33,7 @@ struct NodeSlots {
 // in rank order; `nodes` are sorted by id. `reason` says in words why the plan is made. Methods and prices are
 // from `timings` when these know all units, and by operation counts otherwise.
 //   INVALID_ARGUMENT/INVALID_FIELD  a rank is attached to no node (with one node, all are attached to it)
+//   INVALID_ARGUMENT/INVALID_FIELD  replication, and one node only
 //   INVALID_ARGUMENT/COVERAGE      the workers' boxes do not cover the tensors
 //   FAILED_PRECONDITION/NOT_READY  there is no slot
 //   RESOURCE_EXHAUSTED/LIMIT       the plan needs more than `max_bytes`, one message by default
@@ -40,6 +41,13 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                   std::span<const NodeSlots> nodes, uint64_t generation,
                                   absl::string_view reason, const Timings& timings = {},
                                   size_t max_bytes = wire::kMaxMessageBytes);
+
+// Whether owners keep copies of their state on other nodes.
+bool IsReplicated(const v1::JobSpec& job);
+
+// How much more memory that takes: of its own state a node has packed two, the last and the one before, and of
+// its ward's it has received two.
+inline constexpr int64_t kCopies = 4;
 
 // What a node checks before it adopts a plan from another process: that indices are in range and
 // boxes inside what they are a piece of. INVALID_ARGUMENT/INVALID_FIELD names the first that is not.

@@ -271,6 +271,10 @@ absl::Status ValidateJobSpec(const v1::JobSpec& job) {
     return InvalidField(absl::StrCat("autotune is ", static_cast<int>(job.autotune()),
                                      ", known are 1 (off), 2 (cached) and 3 (on)"));
   }
+  if (!v1::Replication_IsValid(job.replication())) {
+    return InvalidField(absl::StrCat("replication is ", static_cast<int>(job.replication()),
+                                     ", known are 1 (none), 2 (async) and 3 (sync)"));
+  }
   DMUON_RETURN_IF_ERROR(ValidateSchedule(job.checkpoints()));
   std::unordered_set<std::string> group_names;
   for (const v1::Group& group : job.groups()) {

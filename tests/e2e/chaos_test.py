@@ -14,12 +14,14 @@ import os
 import pathlib
 import random
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 import history
 import pytest
+from dmuon_client import _abi
 from dmuon_fixtures import Cluster, Network
 from worker_run import WorkerRun
 
@@ -28,7 +30,8 @@ NODES, WORKERS = 3, 6
 STEPS = int(os.environ.get("DMUON_CHAOS_STEPS", "200"))
 STEP_TIMEOUT = 1.0  # a stop may be longer; a node's lease is 20 s
 PROGRESS_SECONDS = 60.0  # from fault to fault; a run that takes longer stands still
-LOCAL_FAULTS = ("kill worker", "freeze worker", "freeze node")
+LOCAL_FAULTS = ("kill worker", "freeze worker", "freeze node", "kill coordinator")
+LOSSES = ("kill node",)  # and all that it holds
 LINK_FAULTS = ("cut link", "unplug node")
 
 
@@ -58,7 +61,7 @@ def draw_moments(draw: random.Random, kinds: tuple[str, ...]) -> list[Moment]:
     while (step := step + draw.randint(3, 10)) < STEPS:
         seconds = draw.uniform(0.02, 0.3) if draw.random() < 0.85 else draw.uniform(1.1, 1.6) * STEP_TIMEOUT
         faults = []
-        for kind in draw.sample(kinds, draw.choice((1, 1, 2))):
+        for kind in dict.fromkeys(draw.sample(kinds, draw.choice((1, 1, 2)))):
             victim, other = draw.sample(range(NODES), 2)
             victim = draw.randrange(WORKERS) if kind.endswith("worker") else victim
             faults.append(Fault(kind, victim, other, draw.choice(("to", "from", "both"))))
@@ -69,14 +72,16 @@ def draw_moments(draw: random.Random, kinds: tuple[str, ...]) -> list[Moment]:
 class Stage:
     """A cluster, its network if there is one, a run of the job, and the history that it writes."""
 
-    def __init__(self, cluster: Cluster, network: Network | None, job: str, folder: pathlib.Path) -> None:
+    def __init__(self, cluster: Cluster, network: Network | None, job: str, folder: pathlib.Path,
+                 replication: int) -> None:
         self._cluster, self._network = cluster, network
         self.path, self._over = folder / f"{job}.jsonl", folder / f"{job}.over"
         self._history = history.History(self.path)
         addresses = cluster.addresses(WORKERS)
         self.run = WorkerRun([[sys.executable, str(WORKER), json.dumps(
             {"rank": rank, "world_size": WORKERS, "node": rank * NODES // WORKERS, "address": addresses[rank],
-             "job": job, "steps": STEPS, "history": str(self.path), "over": str(self._over)})]
+             "job": job, "steps": STEPS, "history": str(self.path), "over": str(self._over),
+             "replication": replication})]
             for rank in range(WORKERS)])
 
     def suffer(self, moment: Moment) -> None:
@@ -86,7 +91,7 @@ class Stage:
             for fault in moment.faults:
                 self._history.add("fault", **dataclasses.asdict(fault))
                 stack.enter_context(self._fault(fault))
-            if any(fault.kind != "kill worker" for fault in moment.faults):  # the dead would be back long before
+            if not all(fault.kind.startswith("kill") for fault in moment.faults):  # the dead would be back long before
                 time.sleep(moment.seconds)
         self._history.add("faults over")
 
@@ -113,6 +118,14 @@ class Stage:
     def _fault(self, fault: Fault) -> Iterator[None]:
         if fault.kind == "kill worker":
             self.run.kill_and_restart(fault.victim)
+            yield
+        elif fault.kind == "kill coordinator":
+            self._cluster.kill_coordinator()
+            self._cluster.start_coordinator()
+            yield
+        elif fault.kind == "kill node":
+            self._cluster.nodes[fault.victim].kill()
+            self._cluster.nodes[fault.victim].start()
             yield
         elif fault.kind == "freeze worker":
             worker = self.run.workers[fault.victim]  # by its handle: it may be killed meanwhile
@@ -167,20 +180,26 @@ def cluster(network):
         made.close()
 
 
-def test_faults_break_no_promise_and_change_no_bit(cluster, network, job, tmp_path):
+@pytest.mark.parametrize("replication", ["none", "sync"])
+def test_faults_break_no_promise_and_change_no_bit(cluster, network, job, tmp_path, replication):
     seed = int(os.environ.get("DMUON_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
-    moments = draw_moments(random.Random(seed), LOCAL_FAULTS + (LINK_FAULTS if network else ()))
+    losses = LOSSES * 4 if replication == "sync" else ()  # the others do not come alone where these come
+    moments = draw_moments(random.Random(seed), LOCAL_FAULTS + losses + (LINK_FAULTS if network else ()))
+    mode = {"none": _abi.DMUON_REPLICATION_NONE, "sync": _abi.DMUON_REPLICATION_SYNC}[replication]
     print(f"DMUON_CHAOS_SEED={seed} DMUON_CHAOS_STEPS={STEPS}: faults at {len(moments)} moments")
     stages = []
     try:
-        stages.append(Stage(cluster, network, f"{job}.calm", tmp_path))
+        stages.append(Stage(cluster, network, f"{job}.calm", tmp_path, mode))
         calm = stages[0].finish()
-        stages.append(Stage(cluster, network, f"{job}.chaos", tmp_path))
+        stages.append(Stage(cluster, network, f"{job}.chaos", tmp_path, mode))
         for moment in moments:
             stages[1].suffer(moment)
         chaos = stages[1].finish()
         assert history.findings(calm, STEPS) == []
-        assert history.findings(chaos, STEPS) + history.differences(chaos, calm) == []
+        for kind, seconds in history.pauses(chaos).items():
+            print(f"{kind}: {len(seconds)} times, next step after {statistics.median(seconds):.2f} s, at most "
+                  f"{max(seconds):.2f} s")
+        assert history.findings(chaos, STEPS, nodes_die=bool(losses)) + history.differences(chaos, calm) == []
         assert not any(fact.get("skipped") for fact in chaos)
         await_no_jobs(cluster)
     except BaseException:

@@ -6,7 +6,7 @@ an error never heals. Writes what the service tells it into a history (history.p
 It speaks the C ABI itself and knows no torch, for it is started often and torch takes seconds.
 
     chaos_worker.py '{"rank": 0, "world_size": 6, "node": 0, "address": ..., "job": ..., "steps": 9, "history": ...,
-                      "over": FILE}'
+                      "over": FILE, "replication": 1}'
 
 It stays until FILE exists, so that a worker that is killed last finds the others when it comes back.
 """
@@ -44,7 +44,7 @@ def made(kind: type, **fields) -> ctypes.Structure:
 
 class Worker:
     def __init__(self, rank: int, world_size: int, node: int, address: str, job: str, steps: int, history: str,
-                 over: str) -> None:
+                 over: str, replication: int) -> None:
         self._rank, self._steps, self._over = rank, steps, pathlib.Path(over)
         self._replica, self._shard = divmod(rank, SHARDS)
         self._history = History(pathlib.Path(history), rank=rank, node=node, shard=self._shard, life=os.getpid())
@@ -52,7 +52,7 @@ class Worker:
         self._client = ctypes.c_void_p()
         config = made(_abi.dmuon_config, address=address.encode(), job_id=job.encode(), rank=rank,
                       world_size=world_size, missing_gradient=_abi.DMUON_MISSING_ERROR,
-                      connect_timeout_ms=CONNECT_MS, call_timeout_ms=CALL_MS)
+                      connect_timeout_ms=CONNECT_MS, call_timeout_ms=CALL_MS, replication=replication)
         self._insist(self._library.dmuon_open, ctypes.byref(config), ctypes.byref(self._client))
         self._all = (ctypes.c_uint32 * len(TENSORS))(*range(len(TENSORS)))
 

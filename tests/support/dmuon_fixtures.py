@@ -180,9 +180,7 @@ class Cluster:
 
     def start(self) -> "Cluster":
         """Starts it and waits until every node has joined."""
-        command = [str(program("dmuon-coordinator")), "--listen", self.coordinator]
-        with open(self._log_path, "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.start_coordinator()
         for node in self.nodes:
             node.start()
         deadline = time.monotonic() + START_SECONDS
@@ -190,6 +188,16 @@ class Cluster:
             assert time.monotonic() < deadline, f"the nodes do not join:\n{self.log()}"
             time.sleep(0.05)
         return self
+
+    def start_coordinator(self) -> None:
+        command = [str(program("dmuon-coordinator")), "--listen", self.coordinator]
+        with open(self._log_path, "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def kill_coordinator(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
 
     def _joined(self) -> int:
         command = [str(program("dmuonctl")), "--address", self.coordinator, "--json", "status"]

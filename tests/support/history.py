@@ -163,9 +163,23 @@ CHECKS: tuple[Check, ...] = (
     every_matrix_is_worked_on_once_a_step)
 
 
-def findings(facts: list[Fact], steps: int) -> list[str]:
-    """What is wrong with a run of `steps` steps, by the name of the check; empty when nothing is."""
-    return [f"{check.__name__}: {what}" for check in CHECKS for what in check(facts, steps)]
+def findings(facts: list[Fact], steps: int, nodes_die: bool = False) -> list[str]:
+    """What is wrong with a run of `steps` steps, by the name of the check; empty when nothing is. `nodes_die`: a node
+    that starts again counts its work from 0, and one that goes back does some of it twice."""
+    checks = [check for check in CHECKS if not (nodes_die and check is every_matrix_is_worked_on_once_a_step)]
+    return [f"{check.__name__}: {what}" for check in checks for what in check(facts, steps)]
+
+
+def pauses(facts: list[Fact]) -> dict[str, list[float]]:
+    """By kind of fault, the seconds from each until all ranks are told that the next step is done."""
+    done = _of_kind("done", facts)
+    all_at = {step: max(f["at"] for f in same) for step, same in _by("step", done).items()}
+    found: dict[str, list[float]] = {}
+    for fault in _of_kind("fault", facts):
+        before = max((f["step"] for f in done if f["at"] <= fault["at"]), default=0)
+        if before + 1 in all_at:
+            found.setdefault(fault["kind"], []).append(all_at[before + 1] - fault["at"])
+    return found
 
 
 def differences(facts: list[Fact], calm: list[Fact]) -> list[str]:

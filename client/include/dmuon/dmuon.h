@@ -41,7 +41,7 @@ extern "C" {
 #define DMUON_API
 #endif
 
-#define DMUON_ABI_VERSION 7
+#define DMUON_ABI_VERSION 8
 #define DMUON_MAX_DIMS 8
 
 /* Grows at its end. */
@@ -66,8 +66,11 @@ typedef enum dmuon_status {
                                    kept for memory that cannot stay at its address */
   DMUON_PEER_LOST = 17,         /* another node of the job, named in the message, is gone or does not
                                    answer; it was tried again until the timeout */
-  DMUON_CHECKPOINT = 18         /* a checkpoint is missing, damaged, of another model, or cannot be
+  DMUON_CHECKPOINT = 18,        /* a checkpoint is missing, damaged, of another model, or cannot be
                                    written; the message says which and why */
+  DMUON_ROLLED_BACK = 19        /* a node was lost, and the job went back to the last step that there are
+                                   copies of (replication async): dmuon_begin says which, and puts its
+                                   parameters into the buffers */
 } dmuon_status_t;
 
 typedef enum dmuon_dtype { DMUON_FLOAT32 = 1, DMUON_BFLOAT16 = 2 } dmuon_dtype_t;
@@ -130,6 +133,13 @@ typedef enum dmuon_autotune {
   DMUON_AUTOTUNE_CACHED = 2,        /* measured once on each kind of machine */
   DMUON_AUTOTUNE_ON = 3             /* measured anew */
 } dmuon_autotune_t;
+/* Whether each node of a job keeps a copy of its state in another node's memory, so that a node that is lost costs a
+ * pause. Needs workers on two nodes at least. */
+typedef enum dmuon_replication {
+  DMUON_REPLICATION_NONE = 1,       /* what is not in a checkpoint is lost with its node */
+  DMUON_REPLICATION_ASYNC = 2,      /* copies travel until the next step: DMUON_ROLLED_BACK may undo one */
+  DMUON_REPLICATION_SYNC = 3        /* a step is over when its copies have arrived: none is ever undone */
+} dmuon_replication_t;
 typedef enum dmuon_weight_decay {
   DMUON_DECAY_DECOUPLED = 1,
   DMUON_DECAY_CAUTIOUS = 2          /* only where weight and update have one sign; arXiv 2510.12402 */
@@ -165,11 +175,12 @@ typedef struct dmuon_config {
   double checkpoint_every_seconds;    /* after the first step that ends so long after the last one, at most 2^31;
                                          0: never by time */
   uint32_t checkpoint_keep;           /* how many of them stay, 1..1000; those that dmuon_save made always do */
+  dmuon_replication_t replication;    /* equal on all workers */
 } dmuon_config;
 #define DMUON_CONFIG_INIT                                                                                       \
   {                                                                                                             \
     sizeof(dmuon_config), NULL, NULL, 0, 1, 0.0, DMUON_MISSING_ERROR, 10000, 120000, DMUON_AUTOTUNE_DEFAULT, 0, \
-        0.0, 3                                                                                                  \
+        0.0, 3, DMUON_REPLICATION_NONE                                                                          \
   }
 
 /* A group of tensors with one optimizer. Fields of the other algorithm are ignored, but weight_decay. For a

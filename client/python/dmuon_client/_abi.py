@@ -10,7 +10,7 @@ import os
 import pathlib
 from ctypes import c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
-DMUON_ABI_VERSION = 7
+DMUON_ABI_VERSION = 8
 DMUON_MAX_DIMS = 8
 
 # dmuon_status
@@ -33,6 +33,7 @@ DMUON_INTERNAL = 15
 DMUON_REATTACHED = 16
 DMUON_PEER_LOST = 17
 DMUON_CHECKPOINT = 18
+DMUON_ROLLED_BACK = 19
 
 # dmuon_dtype
 DMUON_FLOAT32 = 1
@@ -97,6 +98,11 @@ DMUON_AUTOTUNE_OFF = 1
 DMUON_AUTOTUNE_CACHED = 2
 DMUON_AUTOTUNE_ON = 3
 
+# dmuon_replication
+DMUON_REPLICATION_NONE = 1
+DMUON_REPLICATION_ASYNC = 2
+DMUON_REPLICATION_SYNC = 3
+
 # dmuon_weight_decay
 DMUON_DECAY_DECOUPLED = 1
 DMUON_DECAY_CAUTIOUS = 2
@@ -127,6 +133,7 @@ class dmuon_config(ctypes.Structure):
         ("checkpoint_every_steps", c_uint32),
         ("checkpoint_every_seconds", c_double),
         ("checkpoint_keep", c_uint32),
+        ("replication", c_int32),
     ]
 
 

@@ -114,7 +114,11 @@ class Muon(torch.optim.Optimizer):
         rows = qk_clip.row_factors(self._attentions, qk_max, self._world_size)
         self._session.waited_seconds = 0.0
         if self._options.sync:
-            result = self._run(step, hypers, rows)
+            try:
+                result = self._run(step, hypers, rows)
+            except DmuonError as error:
+                self._go_back(error)
+                return loss
         else:
             self._submit(step)
             self._session.start(step, hypers, rows)
@@ -133,8 +137,28 @@ class Muon(torch.optim.Optimizer):
         timeout, or when another node is lost, the step goes on: the next wait or forward asks again.
         """
         if self._pending is not None or self._undelivered:
-            self._finish(self._ask(self._session.wait))
+            try:
+                self._finish(self._ask(self._session.wait))
+            except DmuonError as error:
+                self._go_back(error)
         return self.result
+
+    def _go_back(self, error: DmuonError) -> None:
+        """After a lost node, with replication="async": model and last_step become those of the step that the job went
+        back to. The gradients of the step that was called for belong to a model that is gone. Raises other errors."""
+        if error.status != _abi.DMUON_ROLLED_BACK:
+            raise error
+        former, self._pending = self.last_step, None
+        self.last_step, _ = self._persist("the way back", self._session.begin)
+        if self._backward:
+            self._backward.take()
+        self._expecting = 0
+        self._targets = None
+        self.result = None
+        self._deliver(self._held)
+        if self._rank == 0:
+            warnings.warn(f"job {self.job} lost a node: updates of steps {self.last_step + 1} to {former} are undone, and "
+                          f"step {former + 1} is left out; training goes on after step {self.last_step}", stacklevel=3)
 
     @property
     def exposed_seconds(self) -> float:
@@ -150,8 +174,12 @@ class Muon(torch.optim.Optimizer):
         arriving = sorted(self._undelivered & self._forward_groups.needed(module))
         if not arriving:
             return
-        self._ask(self._session.wait_params, arriving)
-        if result := self._ask(self._session.poll):
+        try:
+            self._ask(self._session.wait_params, arriving)
+            result = self._ask(self._session.poll)
+        except DmuonError as error:
+            return self._go_back(error)
+        if result:
             self._finish(result)
         else:
             self._deliver(arriving)
@@ -343,7 +371,8 @@ class Muon(torch.optim.Optimizer):
             missing_gradient=opts.MISSING[o.missing_gradient], timeout=o.timeout,
             connect_timeout=o.connect_timeout, autotune=opts.AUTOTUNE[o.autotune],
             checkpoint_every_steps=o.checkpoint_every_steps or 0,
-            checkpoint_every_seconds=float(o.checkpoint_every_seconds or 0.0), checkpoint_keep=o.checkpoint_keep)
+            checkpoint_every_seconds=float(o.checkpoint_every_seconds or 0.0), checkpoint_keep=o.checkpoint_keep,
+            replication=opts.REPLICATION[o.replication])
         try:
             self._register_all()
             self._fill_params()

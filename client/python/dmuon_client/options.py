@@ -30,6 +30,8 @@ SCALES = {
 PRECISIONS = {"fp32": _abi.DMUON_PRECISION_FP32, "bf16": _abi.DMUON_PRECISION_BF16, "auto": _abi.DMUON_PRECISION_AUTO}
 AUTOTUNE = {None: _abi.DMUON_AUTOTUNE_DEFAULT, "off": _abi.DMUON_AUTOTUNE_OFF, "cached": _abi.DMUON_AUTOTUNE_CACHED,
             "on": _abi.DMUON_AUTOTUNE_ON}
+REPLICATION = {"none": _abi.DMUON_REPLICATION_NONE, "async": _abi.DMUON_REPLICATION_ASYNC,
+               "sync": _abi.DMUON_REPLICATION_SYNC}
 RANK_SCHEDULES = {"cosine": _abi.DMUON_RANK_COSINE, "linear": _abi.DMUON_RANK_LINEAR}
 RESCALES = {"keep_norm": _abi.DMUON_RESCALE_KEEP_NORM, "rms": _abi.DMUON_RESCALE_RMS}
 MAX_POLYNOMIALS = 20
@@ -169,6 +171,11 @@ class Options:
     checkpoint_every_seconds: float | None = None  # after the first step that ends so long after the last one
     checkpoint_keep: int = 3  # how many of these stay; those of save() always do
 
+    # Copies of each node's state in the memory of another node, so that a node that is lost costs a pause and not the
+    # run: "sync" never undoes a step, "async" costs less time a step and may undo one. A copy takes four times a node's
+    # state. Needs workers on two nodes at least.
+    replication: str = "none"
+
     # Where the service is, and how long to wait for it.
     job: str | None = None
     address: str | None = None
@@ -214,6 +221,7 @@ class Options:
         _check_word("missing_gradient", self.missing_gradient, MISSING)
         _check_word("precision", self.precision, PRECISIONS)
         _check_word("autotune", self.autotune, AUTOTUNE)
+        _check_word("replication", self.replication, REPLICATION)
         _check_whole("min_dim", self.min_dim)
         self._validate_stages()
         check_number("timeout", self.timeout, 0.001, 2_000_000)

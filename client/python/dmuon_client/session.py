@@ -89,7 +89,8 @@ class Session:
     def __init__(self, *, job: str, rank: int, world_size: int, address: str | None,
                  max_grad_norm: float, missing_gradient: int, timeout: float,
                  connect_timeout: float, autotune: int, checkpoint_every_steps: int = 0,
-                 checkpoint_every_seconds: float = 0.0, checkpoint_keep: int = 3) -> None:
+                 checkpoint_every_seconds: float = 0.0, checkpoint_keep: int = 3,
+                 replication: int = _abi.DMUON_REPLICATION_NONE) -> None:
         self._library = _abi.load()
         self._pid = os.getpid()
         self._timeout = timeout
@@ -100,7 +101,8 @@ class Session:
         config = _abi.dmuon_config(
             ctypes.sizeof(_abi.dmuon_config), address.encode() if address else None, job.encode(),
             rank, world_size, max_grad_norm, missing_gradient, int(connect_timeout * 1000),
-            int(timeout * 1000), autotune, checkpoint_every_steps, checkpoint_every_seconds, checkpoint_keep)
+            int(timeout * 1000), autotune, checkpoint_every_steps, checkpoint_every_seconds, checkpoint_keep,
+            replication)
         self._check(self._library.dmuon_open(ctypes.byref(config), ctypes.byref(self._client)))
         atexit.register(self._close_at_exit)
 

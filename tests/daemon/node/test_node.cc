@@ -88,6 +88,7 @@ class RecordingLink final : public CoordinatorLink {
                                                     const std::string& key) override {
     return link_->GetKey(std::move(meeting), key);
   }
+  void Rejoin() override { link_->Rejoin(); }
   absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
     return link_->ReportPart(std::move(request));
   }
@@ -129,21 +130,33 @@ TestCluster::TestCluster(size_t nodes, const EngineOptions& options)
       host_(std::make_unique<coordinator::Host>(
           coordinator::HostOptions{.now = [this] { return MonotonicNow() + absl::Seconds(stopped_seconds_.load()); }},
           coordinator::GenerationStore(), &metrics_)) {
-  const ConnectPeers connect = [this](const transport::Mesh& mesh, transport::KeyValueStore&,
-                                      absl::Time) { return switchboard_.Connect(mesh); };
   for (size_t i = 0; i < nodes; ++i) {
     Node& node = *nodes_.emplace_back(std::make_unique<Node>());
-    EngineOptions mine = options;
-    mine.node_id = absl::StrCat("node-", i);
-    node.link = coordinator::MakeLocalLink(host_.get());
-    node.engine = std::make_unique<Engine>(std::move(mine), backend_.get(), node.link.get(),
-                                           &metrics_, connect);
-    node.engine->Start();
+    node.options = options;
+    node.options.node_id = absl::StrCat("node-", i);
+    Restart(i);
   }
 }
 
 TestCluster::~TestCluster() {
-  for (const auto& node : nodes_) node->engine->Drain();
+  for (const auto& node : nodes_) {
+    if (node->engine != nullptr) node->engine->Drain();
+  }
+}
+
+void TestCluster::Kill(size_t node) {
+  switchboard_.Drop(nodes_[node]->options.node_id);
+  nodes_[node]->engine.reset();
+  nodes_[node]->link.reset();
+}
+
+void TestCluster::Restart(size_t node) {
+  const ConnectPeers connect = [this](const transport::Mesh& mesh, transport::KeyValueStore&,
+                                      absl::Time) { return switchboard_.Connect(mesh); };
+  Node& started = *nodes_[node];
+  started.link = coordinator::MakeLocalLink(host_.get());
+  started.engine = std::make_unique<Engine>(started.options, backend_.get(), started.link.get(), &metrics_, connect);
+  started.engine->Start();
 }
 
 bool HasNoJobSoon(Engine& engine) {
@@ -261,8 +274,9 @@ absl::Status TestWorker::FinishRegister() {
   return absl::OkStatus();
 }
 
-void TestWorker::StartBegin() {
+void TestWorker::StartBegin(bool must_resume) {
   v1::BeginRequest request;
+  request.set_must_resume(must_resume);
   request.set_session_id(session_);
   request.set_generation(generation);
   engine_->Begin(request, Deadline(), Into(begun_));

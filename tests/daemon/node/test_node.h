@@ -67,6 +67,9 @@ class TestCluster {
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }
+  // As if the node's process were killed, and started again with nothing.
+  void Kill(size_t node);
+  void Restart(size_t node);
   // All nodes are out, as after a stop of the coordinator's process that was longer than a lease.
   void LetLeasesEnd();
   // Of all nodes together.
@@ -76,6 +79,7 @@ class TestCluster {
 
  private:
   struct Node {
+    EngineOptions options;
     std::unique_ptr<CoordinatorLink> link;
     std::unique_ptr<Engine> engine;
   };
@@ -112,7 +116,7 @@ class TestWorker {
   // Asynchronous halves of Register, Begin and Step: all ranks start before any waits.
   void StartRegister(std::vector<wire::ShardBoxes> shards);
   absl::Status FinishRegister();  // and maps the arena
-  void StartBegin();
+  void StartBegin(bool must_resume = false);
   absl::StatusOr<v1::BeginResponse> FinishBegin();
   void StartStep(uint64_t step, double lr = 0.1);
   absl::StatusOr<v1::StepResponse> FinishStep();
@@ -130,6 +134,10 @@ class TestWorker {
     return arena_.entry(tensor).param_word.Load();
   }
   absl::Status Close();
+  // Its daemon has been started again: what comes next goes to this one.
+  void MoveTo(Engine* engine) { engine_ = engine; }
+  // What it has registered.
+  [[nodiscard]] const std::vector<wire::ShardBoxes>& shards() const { return shards_; }
   // As the kernel would tell of a killed process.
   void Die();
   // Opens, registers and begins as another incarnation. The job is planned.

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What nodes hold, and what is lost when one comes back without: jobs that are known again, or over.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/coordinator/coordinator.h"
+#include "daemon/plan/routes.h"
+#include "wire/error.h"
+
+namespace dmuon::coordinator {
+namespace {
+
+bool Holds(const v1::JoinRequest& request, const std::string& job_id) {
+  return std::any_of(request.held().begin(), request.held().end(),
+                     [&](const v1::HeldJob& held) { return held.job().job_id() == job_id; });
+}
+
+}  // namespace
+
+void Coordinator::DropLost(const v1::JoinRequest& request, Outcome& outcome) {
+  const std::string& id = request.node().node_id();
+  for (auto job = jobs_.begin(); job != jobs_.end();) {
+    const auto current = job++;  // Refuse erases it
+    const auto planned_for = current->second.incarnations.find(id);
+    if (planned_for == current->second.incarnations.end() ||
+        planned_for->second == request.node().incarnation()) {
+      continue;
+    }
+    if (Holds(request, current->first)) {
+      planned_for->second = request.node().incarnation();
+      continue;
+    }
+    if (current->second.HasCopiesWithout(id)) {
+      planned_for->second = request.node().incarnation();
+      current->second.lost.insert(id);
+      AddReason(absl::StrCat("job ", current->first, ": node ", id, " came back without its state, which another node has "
+                             "copies of"),
+                outcome);
+      continue;
+    }
+    const absl::Status lost =
+        wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                    absl::StrCat("node '", id, "' came back without the state of job '",
+                                 current->first, "'; register again for a new plan"));
+    AddReason(absl::StrCat("job ", current->first, " is forgotten: its state on node ", id,
+                           " is lost"),
+              outcome);
+    Refuse(current, lost, id, outcome);
+  }
+}
+
+bool Coordinator::Job::HasCopiesWithout(const std::string& another) const {
+  if (!plan.has_value() || plan->buddies().empty()) return false;
+  const auto is_lost = [&](const std::string& node) { return node == another || lost.contains(node); };
+  for (int node = 0; node < plan->nodes_size(); ++node) {
+    const auto buddy = static_cast<int>(plan->buddies(node));
+    if (buddy >= plan->nodes_size() || (is_lost(plan->nodes(node)) && is_lost(plan->nodes(buddy)))) return false;
+  }
+  return true;
+}
+
+void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
+  for (const v1::HeldJob& held : request.held()) {
+    highest_generation_ = std::max(highest_generation_, held.plan().generation());
+    const std::string& id = held.job().job_id();
+    const auto known = jobs_.find(id);
+    if (known != jobs_.end() && held.has_state()) known->second.lost.erase(request.node().node_id());
+    // A plan of ours that is as new stays: the node hears of it when its watch begins.
+    if (known != jobs_.end() && known->second.plan.has_value() &&
+        known->second.plan->generation() >= held.plan().generation()) {
+      if (known->second.plan->generation() == held.plan().generation()) LearnShards(request, held, known->second);
+      continue;
+    }
+    Job job;
+    job.spec = held.job();
+    job.spec_bytes = held.job().SerializeAsString();
+    job.plan = held.plan();
+    for (const std::string& node : held.plan().nodes()) {
+      // Empty for a node that has not come back yet: whatever process it comes back as, it must
+      // hold the job.
+      const auto member = members_.find(node);
+      job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
+    }
+    LearnShards(request, held, job);
+    jobs_[id] = std::move(job);
+    AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
+                           ": generation ", held.plan().generation(), ", step ", held.last_step()),
+              outcome);
+  }
+}
+
+// A coordinator that has started again learns who has what from the nodes, each of its own workers, or from workers
+// that register again.
+void Coordinator::LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job) {
+  for (const v1::HeldShards& rank : held.ranks()) {
+    if (rank.rank() >= job.spec.world_size() || job.ranks.contains(rank.rank())) continue;
+    v1::RegisterWorkerRequest shards;
+    *shards.mutable_shards() = rank.shards();
+    job.ranks[rank.rank()] = {request.node().node_id(), 0, shards.SerializeAsString(), {}};
+  }
+  CompleteRoutes(job);
+}
+
+void Coordinator::CompleteRoutes(Job& job) {
+  if (job.has_routes() || job.ranks.size() < job.spec.world_size()) return;
+  std::vector<std::vector<wire::ShardBoxes>> shards;
+  for (const auto& [rank, registration] : job.ranks) {
+    v1::RegisterWorkerRequest request;
+    request.ParseFromString(registration.shards);
+    auto parsed = ParseShards(job.spec, request, rank);
+    if (!parsed.ok()) return;  // a node says what cannot be; whoever needs the routes waits in vain
+    shards.push_back(*std::move(parsed));
+  }
+  std::vector<v1::Routes> routes = plan::MakeRoutes(shards, *job.plan);
+  for (int node = 0; node < job.plan->nodes_size(); ++node) {
+    job.routes[job.plan->nodes(node)] = std::move(routes[static_cast<size_t>(node)]);
+  }
+}
+
+}  // namespace dmuon::coordinator

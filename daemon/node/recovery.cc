@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/recovery.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+using Ranges = google::protobuf::RepeatedPtrField<v1::StepRange>;
+
+bool Has(const Ranges& ranges, uint64_t step) {
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [&](const v1::StepRange& range) { return range.first() <= step && step <= range.last(); });
+}
+
+bool IsInUse(const v1::PeerReport& report, uint64_t step) { return report.reached() == step + kLoaded; }
+
+bool CanHave(const v1::Plan& plan, const Reports& reports, const std::vector<bool>& lost, size_t node, uint64_t step) {
+  if (!lost[node]) return IsInUse(reports[node], step) || Has(reports[node].kept(), step);
+  const uint32_t buddy = plan.buddies(static_cast<int>(node));
+  return !lost[buddy] && Has(reports[buddy].copied(), step);
+}
+
+std::string Text(const Ranges& ranges) {
+  std::vector<std::string> texts;
+  for (const v1::StepRange& range : ranges) {
+    texts.push_back(range.first() == range.last() ? absl::StrCat(range.first())
+                                                  : absl::StrCat(range.first(), "-", range.last()));
+  }
+  return texts.empty() ? "none" : absl::StrJoin(texts, ", ");
+}
+
+// What there is of a lost node's state.
+std::string WhatIsLeft(const v1::Plan& plan, const Reports& reports, const std::vector<bool>& lost, size_t node) {
+  const uint32_t buddy = plan.buddies(static_cast<int>(node));
+  return absl::StrCat("of node ", plan.nodes(static_cast<int>(node)), ", node ", plan.nodes(static_cast<int>(buddy)),
+                      lost[buddy] ? " kept the copies, and is lost itself"
+                                  : absl::StrCat(" has copies of steps: ", Text(reports[buddy].copied())));
+}
+
+}  // namespace
+
+std::vector<bool> LostNodes(const Reports& reports) {
+  const bool went_on = std::any_of(reports.begin(), reports.end(),
+                                   [](const v1::PeerReport& report) { return report.reached() > kLoaded; });
+  std::vector<bool> lost;
+  for (const v1::PeerReport& report : reports) lost.push_back(report.reached() == 0 && (went_on || report.lost()));
+  return lost;
+}
+
+bool AnyIsLost(const Reports& reports) {
+  const std::vector<bool> lost = LostNodes(reports);
+  return std::find(lost.begin(), lost.end(), true) != lost.end();
+}
+
+absl::StatusOr<uint64_t> CommonStep(const v1::Plan& plan, const Reports& reports, const std::vector<bool>& lost) {
+  const auto restores = [](const v1::PeerReport& report) { return !report.restore().empty(); };
+  if (std::any_of(reports.begin(), reports.end(), restores)) {
+    return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                       absl::StrCat("job '", plan.job_id(), "': node ", NamesOf(plan, lost),
+                                    " was lost while a checkpoint was being restored; restore it again"));
+  }
+  std::set<uint64_t, std::greater<>> steps;
+  for (const v1::PeerReport& report : reports) {
+    if (report.reached() >= kLoaded) steps.insert(report.reached() - kLoaded);
+    // Of a range, the last step that all have is the first or last of another one.
+    for (const Ranges* ranges : {&report.kept(), &report.copied()}) {
+      for (const v1::StepRange& range : *ranges) steps.insert({range.first(), range.last()});
+    }
+  }
+  for (const uint64_t step : steps) {
+    bool all = true;
+    for (size_t node = 0; all && node < reports.size(); ++node) all = CanHave(plan, reports, lost, node, step);
+    if (all) return step;
+  }
+  std::vector<std::string> left;
+  for (size_t node = 0; node < lost.size(); ++node) {
+    if (lost[node]) left.push_back(WhatIsLeft(plan, reports, lost, node));
+  }
+  return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                     absl::StrCat("job '", plan.job_id(), "' has lost the state of node ", NamesOf(plan, lost), ": ",
+                                  absl::StrJoin(left, "; "), "; no step is on all nodes"));
+}
+
+v1::StepVerdict VerdictOf(const Reports& reports, uint64_t step) {
+  const auto found = std::find_if(reports.begin(), reports.end(),
+                                  [&](const v1::PeerReport& report) { return IsInUse(report, step); });
+  return found == reports.end() ? v1::StepVerdict() : found->verdict();
+}
+
+absl::Status CheckNext(const v1::Plan& plan, const Reports& reports, uint64_t target, uint64_t reached) {
+  if (target <= reached + 1) return absl::OkStatus();
+  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_ROLLED_BACK,
+                     absl::StrCat("job '", plan.job_id(), "' has gone back from step ", target - 1 - kLoaded, " to step ",
+                                  reached - kLoaded, ", the last one that there are copies of, because node ",
+                                  NamesOf(plan, LostNodes(reports)), " was lost; begin again"));
+}
+
+std::string NamesOf(const v1::Plan& plan, const std::vector<bool>& nodes) {
+  std::vector<std::string> names;
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    if (nodes[node]) names.push_back(plan.nodes(static_cast<int>(node)));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+}  // namespace dmuon::node

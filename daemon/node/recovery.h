@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What becomes of a job when a node has lost its state: the same conclusion on every node, from the reports that all
+// of them have. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/node/round.h"
+#include "dmuon/v1/peer.pb.h"
+#include "dmuon/v1/plan.pb.h"
+
+namespace dmuon::node {
+
+// By node: whose process has no state although there has been one. A node that is at nothing because the job is new is
+// not lost: then no other node is beyond the initial parameters.
+std::vector<bool> LostNodes(const Reports& reports);
+bool AnyIsLost(const Reports& reports);
+
+// The newest step whose state all nodes have: a lost one at its buddy, another one in use or kept.
+//   DATA_LOSS/STATE_LOST  there is none, naming the nodes that are lost and what there is of them
+absl::StatusOr<uint64_t> CommonStep(const v1::Plan& plan, const Reports& reports, const std::vector<bool>& lost);
+
+// What the gradients of that step said, of a node whose state in use it is; cleared when there is none.
+v1::StepVerdict VerdictOf(const Reports& reports, uint64_t step);
+
+// Whether a node that is at `reached` now can go on to `target`. FAILED_PRECONDITION/ROLLED_BACK naming the steps that
+// are lost when it is not the next one; `reports` are those from before.
+absl::Status CheckNext(const v1::Plan& plan, const Reports& reports, uint64_t target, uint64_t reached);
+
+// "node-1, node-2".
+std::string NamesOf(const v1::Plan& plan, const std::vector<bool>& nodes);
+
+}  // namespace dmuon::node

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/recovery.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <utility>
+
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Range = std::pair<uint64_t, uint64_t>;
+
+// Node i's copies are on node i + 1.
+v1::Plan Ring(int nodes) {
+  v1::Plan plan;
+  plan.set_job_id("demo");
+  for (int node = 0; node < nodes; ++node) {
+    plan.add_nodes(std::string(1, static_cast<char>('a' + node)));
+    plan.add_buddies(static_cast<uint32_t>((node + 1) % nodes));
+  }
+  return plan;
+}
+
+void Add(std::initializer_list<Range> steps, google::protobuf::RepeatedPtrField<v1::StepRange>& ranges) {
+  for (const auto& [first, last] : steps) {
+    v1::StepRange& range = *ranges.Add();
+    range.set_first(first);
+    range.set_last(last);
+  }
+}
+
+v1::PeerReport At(uint64_t step, std::initializer_list<Range> kept, std::initializer_list<Range> copied) {
+  v1::PeerReport report;
+  report.set_reached(step + kLoaded);
+  Add(kept, *report.mutable_kept());
+  Add(copied, *report.mutable_copied());
+  return report;
+}
+
+v1::PeerReport Nothing(bool lost) {
+  v1::PeerReport report;
+  report.set_lost(lost);
+  return report;
+}
+
+absl::StatusOr<uint64_t> Common(const Reports& reports) {
+  return CommonStep(Ring(static_cast<int>(reports.size())), reports, LostNodes(reports));
+}
+
+TEST(LostNodesTest, ANewJobHasLostNothing) {
+  EXPECT_FALSE(AnyIsLost({Nothing(false), Nothing(false)}));
+  EXPECT_FALSE(AnyIsLost({At(0, {}, {}), Nothing(false)}));  // loading is under way
+}
+
+TEST(LostNodesTest, WhoHasNothingIsLostWhereOthersHaveGoneOnOrWorkersSaySo) {
+  EXPECT_THAT(LostNodes({At(1, {}, {}), Nothing(false)}), ElementsAre(false, true));
+  EXPECT_THAT(LostNodes({At(0, {}, {}), Nothing(true)}), ElementsAre(false, true));
+}
+
+TEST(CommonStepTest, TheNewestStepThatAllHaveIsTaken) {
+  EXPECT_EQ(*Common({Nothing(true), At(7, {{6, 6}, {7, 7}}, {{6, 6}, {7, 7}}), At(7, {{6, 6}, {7, 7}}, {})}), 7U);
+}
+
+TEST(CommonStepTest, WhereTheLastCopyHasNotArrivedAllGoBack) {
+  EXPECT_EQ(*Common({Nothing(true), At(7, {{6, 6}}, {{6, 6}}), At(7, {{6, 6}}, {{6, 6}})}), 6U);
+  EXPECT_EQ(*Common({Nothing(true), At(7, {{6, 6}}, {{6, 6}}), At(6, {{5, 5}}, {{6, 6}})}), 6U);
+}
+
+TEST(CommonStepTest, SkippedStepsAreOneState) {
+  EXPECT_EQ(*Common({Nothing(true), At(9, {{6, 9}}, {{6, 8}}), At(8, {{6, 8}}, {})}), 8U);
+}
+
+TEST(CommonStepTest, WhatNobodyHasACopyOfIsLostByName) {
+  const absl::Status both = Common({Nothing(true), Nothing(true), At(7, {{7, 7}}, {{7, 7}})}).status();
+  EXPECT_EQ(wire::ReasonOf(both), v1::ERROR_REASON_STATE_LOST);
+  EXPECT_THAT(std::string(both.message()), HasSubstr("of node a, node b kept the copies, and is lost itself"));
+  const absl::Status apart = Common({Nothing(true), At(7, {{6, 6}}, {{4, 4}, {3, 3}}), At(7, {{6, 6}}, {})}).status();
+  EXPECT_THAT(std::string(apart.message()), HasSubstr("node b has copies of steps: 4, 3"));
+}
+
+TEST(CommonStepTest, AStateThatIsBeingRestoredIsNoBasis) {
+  Reports reports = {Nothing(true), At(7, {{7, 7}}, {{7, 7}}), At(7, {{7, 7}}, {{7, 7}})};
+  reports[1].set_restore("'x' of step 3");
+  EXPECT_THAT(std::string(Common(reports).status().message()), HasSubstr("restore it again"));
+}
+
+TEST(CheckNextTest, OnlyTheNextStepFollows) {
+  const Reports reports = {Nothing(true), At(8, {}, {})};
+  EXPECT_TRUE(CheckNext(Ring(2), reports, 7 + kLoaded, 6 + kLoaded).ok());
+  const absl::Status status = CheckNext(Ring(2), reports, 9 + kLoaded, 7 + kLoaded);
+  EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_ROLLED_BACK);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("from step 8 to step 7"));
+}
+
+}  // namespace
+}  // namespace dmuon::node

@@ -394,7 +394,7 @@ bool Job::TakeLoss(const absl::Status& status) {
 // A step that this node has applied, while another node is not known to have: before a worker is told
 // of the state, it is made sure of.
 absl::Status Job::ConcludeStep() {
-  if (pipeline_ == nullptr || !pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();
+  if (!core_.initialized() || !pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();
   RunStep(core_.last_step() + 1, MonotonicNow() + peer_timeout_);
   if (!pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();
   return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,

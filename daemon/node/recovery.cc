@@ -61,6 +61,19 @@ bool AnyIsLost(const Reports& reports) {
   return std::find(lost.begin(), lost.end(), true) != lost.end();
 }
 
+bool NeedRecovery(const Reports& reports) {
+  const uint64_t most = MostRecoveries(reports);
+  return AnyIsLost(reports) || std::any_of(reports.begin(), reports.end(), [&](const v1::PeerReport& report) {
+           return report.recoveries() != most;
+         });
+}
+
+uint64_t MostRecoveries(const Reports& reports) {
+  uint64_t most = 0;
+  for (const v1::PeerReport& report : reports) most = std::max(most, report.recoveries());
+  return most;
+}
+
 absl::StatusOr<uint64_t> CommonStep(const v1::Plan& plan, const Reports& reports, const std::vector<bool>& lost) {
   const auto restores = [](const v1::PeerReport& report) { return !report.restore().empty(); };
   if (std::any_of(reports.begin(), reports.end(), restores)) {

@@ -20,6 +20,10 @@ namespace dmuon::node {
 // not lost: then no other node is beyond the initial parameters.
 std::vector<bool> LostNodes(const Reports& reports);
 bool AnyIsLost(const Reports& reports);
+// Whether all nodes must go to a common step before anything else: one is lost, or a recovery has reached some only.
+bool NeedRecovery(const Reports& reports);
+// The largest number of recoveries that a node has begun.
+uint64_t MostRecoveries(const Reports& reports);
 
 // The newest step whose state all nodes have: a lost one at its buddy, another one in use or kept.
 //   DATA_LOSS/STATE_LOST  there is none, naming the nodes that are lost and what there is of them

@@ -80,6 +80,7 @@ absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<c
 absl::Status StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   if (replicas_.on() && AnyIsLost(reports)) return CommonStep(*plan_, reports, LostNodes(reports)).status();
+  recoveries_ = MostRecoveries(reports);  // the checkpoint is a step that all have
   while (!AllRestore(reports)) {
     const uint64_t lowest = LowestTarget(reports);
     DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));

@@ -78,6 +78,8 @@ uint64_t StepPipeline::BytesFor(const v1::JobSpec& job, const v1::Plan& plan,
 absl::Status StepPipeline::Initialize(absl::Time deadline, bool resume) {
   StepReport report;
   resume_ = resume;
+  // Back from copies already, but not all nodes were known to be.
+  if (reached_ > kLoaded) return Help(deadline);
   return Reach(kLoaded, nullptr, {}, deadline, report);
 }
 
@@ -109,7 +111,7 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target, settings, save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
-  if (replicas_.on() && AnyIsLost(reports)) {
+  if (replicas_.on() && NeedRecovery(reports)) {
     DMUON_RETURN_IF_ERROR(Recover(reports, deadline));
     report.verdict = Conclude(*job_, verdict_);
     if (reached_ >= target || settings == nullptr) return absl::OkStatus();
@@ -282,6 +284,7 @@ v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
   report.set_reached(reached_);
   *report.mutable_verdict() = verdict_;
   if (reached_ == 0) report.set_lost(resume_);
+  report.set_recoveries(recoveries_);
   replicas_.Describe(report);
   if (target == kLoaded) return report;
   for (uint32_t tensor = 0; tensor < workers_->tensors(); ++tensor) {

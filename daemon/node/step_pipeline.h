@@ -109,7 +109,7 @@ class StepPipeline {
   [[nodiscard]] bool TakeWentBack() { return std::exchange(went_back_, false); }
   // What the gradients of the last step said.
   [[nodiscard]] Verdict verdict() const { return Conclude(*job_, verdict_); }
-  // Recoveries that this node took part in.
+  // Recoveries of the job so far.
   [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
   [[nodiscard]] uint64_t matrix_units() const { return matrix_units_; }
   [[nodiscard]] uint64_t elementwise_units() const { return elementwise_units_; }
@@ -170,7 +170,7 @@ class StepPipeline {
   Countdown undelivered_;  // units of this node and arriving pieces, by tensor
   uint64_t reached_ = 0;     // where the state is
   bool resume_ = false;      // the workers say that it was further
-  uint64_t recoveries_ = 0;
+  uint64_t recoveries_ = 0;  // begun
   bool went_back_ = false;
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken

@@ -17,6 +17,7 @@ namespace dmuon::node {
 absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) {
   const std::vector<bool> lost = LostNodes(reports);
   DMUON_ASSIGN_OR_RETURN(const uint64_t step, CommonStep(*plan_, reports, lost));
+  recoveries_ = MostRecoveries(reports) + 1;
   const uint64_t former = reached_;
   DMUON_RETURN_IF_ERROR(Settle(deadline));
   if (!lost[self_]) DMUON_RETURN_IF_ERROR(GoBack(step));
@@ -29,9 +30,10 @@ absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) 
   DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, ends, reached_));
   workers_->MarkDelivered(step);
   reduction_.Open(step + 1);
-  ++recoveries_;
-  LogWarning("job ", job_->job_id(), ": the state of node ", NamesOf(*plan_, lost), " was lost and is back from its copies, at step ",
-             step, former > reached_ ? absl::StrCat(", to which this node has gone back from ", former - kLoaded) : "");
+  LogWarning("job ", job_->job_id(), ": ",
+             AnyIsLost(reports) ? absl::StrCat("the state of node ", NamesOf(*plan_, lost), " was lost and is back from its copies")
+                                : "all nodes have heard of the last recovery",
+             ", at step ", step, former > reached_ ? absl::StrCat(", to which this node has gone back from ", former - kLoaded) : "");
   return absl::OkStatus();
 }
 

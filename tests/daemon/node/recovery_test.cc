@@ -65,6 +65,16 @@ TEST(LostNodesTest, WhoHasNothingIsLostWhereOthersHaveGoneOnOrWorkersSaySo) {
   EXPECT_THAT(LostNodes({At(0, {}, {}), Nothing(true)}), ElementsAre(false, true));
 }
 
+TEST(NeedRecoveryTest, WhoHasNotHeardOfOneIsTaken) {
+  Reports reports = {At(6, {{6, 6}}, {}), At(6, {{6, 6}}, {}), At(8, {{6, 6}, {7, 7}}, {})};
+  EXPECT_FALSE(NeedRecovery(reports));
+  reports[0].set_recoveries(3);
+  reports[1].set_recoveries(3);
+  EXPECT_TRUE(NeedRecovery(reports));
+  EXPECT_EQ(*Common(reports), 6U);
+  EXPECT_EQ(MostRecoveries(reports), 3U);
+}
+
 TEST(CommonStepTest, TheNewestStepThatAllHaveIsTaken) {
   EXPECT_EQ(*Common({Nothing(true), At(7, {{6, 6}, {7, 7}}, {{6, 6}, {7, 7}}), At(7, {{6, 6}, {7, 7}}, {})}), 7U);
 }

@@ -25,6 +25,8 @@ struct Quintic {
 };
 
 enum class CoefficientSet : uint8_t { kJordan, kYou, kPolarExpress };
+inline constexpr CoefficientSet kCoefficientSets[] = {CoefficientSet::kJordan, CoefficientSet::kYou,
+                                                      CoefficientSet::kPolarExpress};
 
 inline constexpr int kListedIterations = 5;
 using CoefficientTable = std::array<Quintic, kListedIterations>;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
 #include <span>
 
@@ -162,6 +163,13 @@ double SmoothStep(double x) {
 }
 
 }  // namespace
+
+bool IsProven(const NewtonSchulz& newton_schulz, const Method& method) {
+  if (method != Method{Form::kGram, Precision::kBFloat16}) return true;
+  const auto is = [&](CoefficientSet set) { return newton_schulz.coefficients == Polynomials(set); };
+  return newton_schulz.iterations <= kListedIterations &&
+         std::any_of(std::begin(kCoefficientSets), std::end(kCoefficientSets), is);
+}
 
 absl::Status Validate(const Optimizer& optimizer) {
   absl::Status known =

@@ -131,6 +131,12 @@ constexpr std::string_view Name(Precision precision) {
   return precision == Precision::kBFloat16 ? "bf16" : "fp32";
 }
 
+// Whether tests bound the method's error with these polynomials and iterations. In bf16 the Gram form amplifies its own
+// rounding from iteration to iteration, by how much depends on the polynomials: it is proven for the published sets,
+// up to kListedIterations. The other methods are for any. The planner takes only what is proven; a backend computes
+// what it is told.
+bool IsProven(const NewtonSchulz& newton_schulz, const Method& method);
+
 inline double NewtonSchulzFlops(const Method& method, int64_t rows, int64_t cols, int iterations) {
   return method.form == Form::kGram ? GramNewtonSchulzFlops(rows, cols, iterations)
                                     : NewtonSchulzFlops(rows, cols, iterations);

@@ -27,10 +27,12 @@ int64_t LargestRank(const kernels::Optimizer& optimizer, const kernels::MatrixSh
 }
 
 std::vector<kernels::Method> AllowedMethods(const v1::Group& group) {
-  if (ToOptimizer(group).orthogonalizer != kernels::Orthogonalizer::kNewtonSchulz) return {kernels::Method()};
+  const kernels::Optimizer optimizer = ToOptimizer(group);
+  if (optimizer.orthogonalizer != kernels::Orthogonalizer::kNewtonSchulz) return {kernels::Method()};
   std::vector<kernels::Method> methods;
   for (int i = 0; i < kernels::kMethods; ++i) {
     const kernels::Method method = kernels::MethodAt(i);
+    if (!kernels::IsProven(optimizer.newton_schulz, method)) continue;
     const bool bf16 = group.muon().precision() == v1::PRECISION_BF16;
     const bool any = group.muon().precision() == v1::PRECISION_AUTO;
     if (any || bf16 == (method.precision == kernels::Precision::kBFloat16)) methods.push_back(method);
@@ -47,6 +49,7 @@ kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape&
                                                                                       : kernels::Precision::kFloat32;
   const kernels::Method gram{kernels::Form::kGram, precision};
   const kernels::Method standard{kernels::Form::kStandard, precision};
+  if (!kernels::IsProven(optimizer.newton_schulz, gram)) return standard;
   const double gram_work = kernels::NewtonSchulzWork(gram, rows, cols, iterations);
   return gram_work < kWorthIt * kernels::NewtonSchulzWork(standard, rows, cols, iterations) ? gram : standard;
 }

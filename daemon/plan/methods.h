@@ -15,14 +15,16 @@ namespace dmuon::plan {
 // What Newton-Schulz works on: the matrix, or as many lines of its shorter side as the optimizer selects.
 kernels::MatrixShape OrthogonalizedShape(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix);
 
-// Both forms, at the precision that the group asks for, or at both; only one where there is no Newton-Schulz.
+// Both forms, at the precision that the group asks for, or at both, but none that is not proven for its polynomials
+// and iterations (kernels::IsProven); only one where there is no Newton-Schulz.
 std::vector<kernels::Method> AllowedMethods(const v1::Group& group);
 
 // The largest rank that top-k has on this matrix.
 int64_t LargestRank(const kernels::Optimizer& optimizer, const kernels::MatrixShape& matrix);
 
 // By operation counts, where what bf16 leaves in fp32 counts twice: the Gram form where it saves a twentieth or more,
-// in fp32 unless the group asks for bf16. Where there is no Newton-Schulz, standard fp32, which then means nothing.
+// if it is proven; in fp32 unless the group asks for bf16. Where there is no Newton-Schulz, standard fp32, which then
+// means nothing.
 kernels::Method ChooseMethod(const v1::Group& group, const kernels::MatrixShape& matrix);
 
 v1::Method ToProto(const kernels::Method& method);

@@ -223,5 +223,21 @@ TEST_P(SafeGradientTest, BoundIsNotSlack) {
 
 DMUON_INSTANTIATE_BACKENDS(SafeGradientTest);
 
+TEST(IsProven, Bf16GramIsForPublishedSetsUpToFiveIterationsAndAllElseIsForAny) {
+  constexpr Method kMixed{Form::kGram, Precision::kBFloat16};
+  const Quintic own[] = {{2.0, -1.5, 0.5}};
+  for (const CoefficientSet set : kCoefficientSets) {
+    for (int iterations = 1; iterations <= 9; ++iterations) {
+      EXPECT_EQ(IsProven({.coefficients = set, .iterations = iterations}, kMixed), iterations <= 5) << iterations;
+    }
+  }
+  EXPECT_TRUE(IsProven({.coefficients = Polynomials(kYou)}, kMixed)) << "the same list, however it was given";
+  EXPECT_FALSE(IsProven({.coefficients = Polynomials(own)}, kMixed));
+  for (int i = 0; i < kMethods; ++i) {
+    if (MethodAt(i) == kMixed) continue;
+    EXPECT_TRUE(IsProven({.coefficients = Polynomials(own), .iterations = 9}, MethodAt(i))) << i;
+  }
+}
+
 }  // namespace
 }  // namespace dmuon::kernels

@@ -106,6 +106,19 @@ TEST(TimingsTest, APrecisionThatTheGroupDoesNotAllowIsNotChosen) {
   EXPECT_EQ(ChoiceOf(job, TimingsOf({times}), 0)->method.precision, Precision::kFloat32);
 }
 
+// Times that another job or an older version left behind.
+TEST(TimingsTest, AMethodThatIsNotProvenIsNotChosenHoweverFastAndAccurateItMeasured) {
+  v1::JobSpec job = SmallJob();
+  job.mutable_groups(0)->mutable_muon()->set_precision(v1::PRECISION_AUTO);
+  job.mutable_groups(0)->mutable_muon()->set_iterations(8);
+  std::vector<v1::UnitTime> times = TimesOf(job);
+  times.push_back(Find(times, 8, kStandardHalf));
+  times.back().mutable_method()->set_form(v1::FORM_GRAM);
+  times.back().set_seconds(1e-3);
+  Find(times, 8, kGram).set_seconds(0.5);
+  EXPECT_EQ(ChoiceOf(job, TimingsOf({times}), 0)->method, kGram);
+}
+
 TEST(TimingsTest, NodesCountAlikeAndTheWorstErrorDecides) {
   const v1::JobSpec job = SmallJob();
   std::vector<v1::UnitTime> slow = TimesOf(job, 3.0);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "wire/error.h"
+#include "wire/validate.h"
 
 namespace dmuon::coordinator {
 namespace {
@@ -18,25 +19,12 @@ using Nodes = google::protobuf::RepeatedPtrField<std::string>;
 
 constexpr size_t kShaCharacters = 64;
 
-absl::Status CheckLength(absl::string_view text, absl::string_view what, size_t most) {
-  if (!text.empty() && text.size() <= most) return absl::OkStatus();
-  return wire::InvalidField(absl::StrCat(what, " has ", text.size(), " characters, allowed are 1..", most));
-}
-
-absl::Status CheckName(absl::string_view name) {
-  DMUON_RETURN_IF_ERROR(CheckLength(name, "name", PartBoard::kMaxNameBytes));
-  const auto plain = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); };
-  for (size_t i = 0; i < name.size(); ++i) {
-    if (plain(name[i]) || (i > 0 && absl::StrContains("._-", name.substr(i, 1)))) continue;
-    return wire::InvalidField(absl::StrCat("name: character ", i, " is none of a-z, 0-9",
-                                           i > 0 ? " and . _ -" : ", as the first must be"));
-  }
-  return absl::OkStatus();
-}
-
 // A name beside the manifest: no way into another directory, nothing hidden, nothing that a shell would mind.
 absl::Status CheckFile(absl::string_view file) {
-  DMUON_RETURN_IF_ERROR(CheckLength(file, "part.file", PartBoard::kMaxFileBytes));
+  if (file.empty() || file.size() > PartBoard::kMaxFileBytes) {
+    return wire::InvalidField(absl::StrCat("part.file has ", file.size(), " characters, allowed are 1..",
+                                           PartBoard::kMaxFileBytes));
+  }
   for (size_t i = 0; i < file.size(); ++i) {
     if (absl::ascii_isalnum(file[i]) || (i > 0 && absl::StrContains("._%-", file.substr(i, 1)))) continue;
     return wire::InvalidField(absl::StrCat("part.file: character ", i, " is none of letters, digits",
@@ -58,7 +46,7 @@ absl::Status Check(const Nodes& nodes, const v1::ReportPartRequest& request) {
     return wire::InvalidField(absl::StrCat("node '", node, "' is none of the ", nodes.size(), " nodes of job '",
                                            request.job_id(), "'"));
   }
-  DMUON_RETURN_IF_ERROR(CheckName(request.name()));
+  DMUON_RETURN_IF_ERROR(wire::ValidateCheckpointName(request.name()));
   if (request.has_part() == !request.failure().empty()) {
     return wire::InvalidField(absl::StrCat("part and failure are both ", request.has_part() ? "set" : "unset",
                                            ", must be one of them"));

@@ -27,7 +27,6 @@ class PartBoard {
  public:
   // Bounds of what a node may say, and of what is kept.
   static constexpr size_t kMaxBoards = 16;  // of a job; the oldest goes
-  static constexpr size_t kMaxNameBytes = 128;
   static constexpr size_t kMaxFileBytes = 255;
   static constexpr size_t kMaxFailureBytes = 1024;  // a longer one is cut
 

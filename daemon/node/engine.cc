@@ -282,7 +282,6 @@ void Engine::Restore(const v1::RestoreRequest& request, absl::Time deadline, Rep
 
 void Engine::SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline,
                      Reply<v1::SaveJobResponse> reply) {
-  if (absl::Status status = checkpoint::ValidateName(name); !status.ok()) return reply(status);
   std::shared_ptr<Job> job;
   {
     wire::MutexLock lock(mu_);

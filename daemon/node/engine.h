@@ -80,7 +80,7 @@ class Engine : public ChannelOwner {
   void Save(const v1::SaveRequest& request, absl::Time deadline, Reply<v1::SaveResponse> reply);
   void Restore(const v1::RestoreRequest& request, absl::Time deadline, Reply<v1::RestoreResponse> reply);
   void Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply);
-  // Of CheckpointService.
+  // Of CheckpointService, which has validated the name.
   void SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline, Reply<v1::SaveJobResponse> reply);
   // Jobs by id; the rest of the message is the shell's.
   [[nodiscard]] std::vector<v1::NodeJobStatus> JobStatuses() const;

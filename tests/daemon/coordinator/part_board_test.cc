@@ -122,7 +122,7 @@ TEST_F(PartBoardTest, ARefusedReportChangesNothing) {
   bad.mutable_part()->set_header_sha256(std::string(64, 'A'));
   EXPECT_THAT(std::string(board_.Report(nodes_, bad).status().message()), HasSubstr("must be 64 of 0-9 and a-f"));
   bad = ReportOf(Node("b"), std::string(129, 'x'), 4);
-  EXPECT_THAT(std::string(board_.Report(nodes_, bad).status().message()), HasSubstr("name has 129 characters"));
+  EXPECT_THAT(std::string(board_.Report(nodes_, bad).status().message()), HasSubstr("checkpoint name: 129 characters"));
   bad = ReportOf(Node("b"), "x", 4);
   bad.mutable_part()->set_file(std::string(256, 'x'));
   EXPECT_EQ(wire::ReasonOf(board_.Report(nodes_, bad).status()), v1::ERROR_REASON_INVALID_FIELD);

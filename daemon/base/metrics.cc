@@ -3,12 +3,19 @@
 
 #include "daemon/base/metrics.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <map>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -117,11 +124,41 @@ Row MakeRow(const MetricInfo& info, prometheus::Registry& registry) {
   return out;
 }
 
+// Connects and hangs up. `address` is host:port, the host a number.
+void Knock(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return;
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd >= 0) {
+    (void)connect(fd, found->ai_addr, found->ai_addrlen);
+    close(fd);
+  }
+  freeaddrinfo(found);
+}
+
+// The HTTP server looks at its flag to stop when somebody connects, else every two seconds; nobody should wait for that.
+void Stop(std::unique_ptr<prometheus::Exposer> exposer, const std::string& address) {
+  std::promise<void> stopped;
+  std::thread knocking([&address, done = stopped.get_future()] {
+    while (done.wait_for(std::chrono::milliseconds(5)) == std::future_status::timeout) Knock(address);
+  });
+  exposer.reset();
+  stopped.set_value();
+  knocking.join();
+}
+
 }  // namespace
 
 struct Metrics::Impl {
   std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>();
   std::unique_ptr<prometheus::Exposer> exposer;  // set once, by Serve
+  std::string address;                           // that it is bound to
 
   // Leaf lock, held while a series is touched, so that RemoveJob cannot free it meanwhile. A scrape
   // does not take it.
@@ -174,7 +211,9 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
   }
 }
 
-Metrics::~Metrics() = default;
+Metrics::~Metrics() {
+  if (impl_->exposer != nullptr) Stop(std::move(impl_->exposer), impl_->address);
+}
 
 void Metrics::Increment(MetricId id, Labels labels, double by) {
   const wire::MutexLock lock(impl_->mu);
@@ -225,7 +264,8 @@ absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
     exposer->RegisterCollectable(impl_->registry);
     const int port = exposer->GetListeningPorts().at(0);
     impl_->exposer = std::move(exposer);
-    return absl::StrCat(address.substr(0, colon), ":", port);
+    impl_->address = absl::StrCat(address.substr(0, colon), ":", port);
+    return impl_->address;
   } catch (const std::exception& e) {
     return absl::UnavailableError(
         absl::StrCat("cannot serve metrics on ", address, ": ", e.what()));

@@ -71,7 +71,9 @@ class WorkerPool:
     def _start(self) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        context = multiprocessing.get_context("spawn")
+        # Workers are forks of a process that has imported torch, and done nothing else.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed.fsdp", "torch.distributed.tensor"])
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-pool-")
         store = str(pathlib.Path(self._folder.name) / "store")
         for rank in range(self.world_size):

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/checkpoint/entry.h"
+#include "daemon/checkpoint/array_source.h"
 #include "daemon/checkpoint/files.h"
 #include "daemon/checkpoint/image.h"
 #include "daemon/checkpoint/manifest.h"
@@ -30,16 +30,6 @@ namespace dmuon::checkpoint {
 
 // Told the bytes done and in all; false: give up (CANCELLED).
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
-
-// An open part, whose head has been proved against the manifest. One thread at a time.
-class PartReader {
- public:
-  virtual ~PartReader() = default;
-  [[nodiscard]] virtual const std::vector<Entry>& entries() const = 0;
-  // All values of entry `i`; `to` has exactly its elements. DATA_LOSS naming file and key when they are not what was
-  // saved, or cannot be read.
-  virtual absl::Status Read(size_t i, std::span<float> to) = 0;
-};
 
 // Thread-safe.
 class Store {
@@ -68,9 +58,9 @@ class Store {
   [[nodiscard]] absl::StatusOr<std::vector<Manifest>> List(const std::string& job_id) const;
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> Jobs() const;
 
-  // NOT_FOUND naming file and node when the part is not here; DATA_LOSS when it is not what the manifest says.
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<PartReader>> OpenPart(const Manifest& manifest,
-                                                                     const Part& part) const;
+  // A part, whose head has been proved against the manifest. NOT_FOUND naming file and node when it is not here;
+  // DATA_LOSS when it is not what the manifest says.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<ArraySource>> OpenPart(const Manifest& manifest, const Part& part) const;
   // Of its parts those that are not here, in their order; nothing is read.
   [[nodiscard]] std::vector<std::string> AbsentFiles(const Manifest& manifest) const;
   // Reads everything: the first error of OpenPart and Read.

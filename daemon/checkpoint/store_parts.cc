@@ -129,7 +129,7 @@ absl::StatusOr<Part> Store::WritePart(const Manifest& of, const std::string& nod
   return part;
 }
 
-absl::StatusOr<std::unique_ptr<PartReader>> Store::OpenPart(const Manifest& manifest, const Part& part) const {
+absl::StatusOr<std::unique_ptr<ArraySource>> Store::OpenPart(const Manifest& manifest, const Part& part) const {
   absl::StatusOr<JobFolder> job = state_->Open(manifest.job_id);
   if (absl::IsNotFound(job.status())) {
     return Prefixed(absl::StrCat("the part ", part.file, " of node ", part.node), job.status());

@@ -231,9 +231,26 @@ void JobCheckpoints::HasNoPart(const Id& id, const absl::Status& why) {
   environment_.link->ReportPart(PartReport(manifest, why)).status().IgnoreError();
 }
 
+// Of the parts those that are here. `absent`: of the first that is not.
+absl::StatusOr<std::vector<SavedSource>> JobCheckpoints::OpenParts(const checkpoint::Manifest& manifest,
+                                                                   absl::Status& absent) const {
+  std::vector<SavedSource> sources;
+  for (const checkpoint::Part& part : manifest.parts) {
+    absl::StatusOr<std::unique_ptr<checkpoint::ArraySource>> arrays = environment_.store->OpenPart(manifest, part);
+    if (arrays.ok()) {
+      sources.push_back({part.file, *std::move(arrays)});
+    } else if (absl::IsNotFound(arrays.status())) {
+      absent.Update(arrays.status());
+    } else {
+      return arrays.status();
+    }
+  }
+  return sources;
+}
+
 absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& name) const {
   DMUON_RETURN_IF_ERROR(CheckStore());
-  DMUON_ASSIGN_OR_RETURN(checkpoint::Manifest manifest, environment_.store->Find(job_->job_id(), name));
+  DMUON_ASSIGN_OR_RETURN(const checkpoint::Manifest manifest, environment_.store->Find(job_->job_id(), name));
   Opened opened;
   opened.id = absl::StrCat("'", name, "' of step ", manifest.step, " (",
                            Sha256Hex(std::array{checkpoint::ToJson(manifest)}).substr(0, 16), ")");
@@ -241,7 +258,10 @@ absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& n
                          environment_.budget->Take(pipeline_->state_bytes(),
                                                    absl::StrCat("the state of checkpoint '", name, "', beside that of job '",
                                                                 job_->job_id(), "'")));
-  DMUON_ASSIGN_OR_RETURN(opened.saved, SavedJob::Open(*environment_.store, std::move(manifest), *job_, *plan_, environment_.self));
+  absl::Status absent;
+  DMUON_ASSIGN_OR_RETURN(std::vector<SavedSource> sources, OpenParts(manifest, absent));
+  DMUON_ASSIGN_OR_RETURN(opened.saved, SavedJob::Open(absl::StrCat("checkpoint '", name, "'"), manifest.step, std::move(sources),
+                                                      *job_, *plan_, environment_.self, absent));
   return opened;
 }
 

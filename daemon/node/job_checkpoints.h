@@ -119,6 +119,7 @@ class JobCheckpoints {
   [[nodiscard]] const Id* Find(const std::string& name, uint64_t step, bool in_this_life) const;
   // Null unless it has ended, and is remembered.
   [[nodiscard]] const Outcome* OutcomeOf(const Id& id) const;
+  absl::StatusOr<std::vector<SavedSource>> OpenParts(const checkpoint::Manifest& manifest, absl::Status& absent) const;
   absl::Status Begin(const Id& id);
   void Ended(const Id& id, double seconds, const absl::StatusOr<uint64_t>& bytes);
   void AnswerWaiters(const Id& id, const absl::Status& status);

@@ -94,10 +94,9 @@ absl::Status StepPipeline::ReadUnits(const SavedJob& saved, std::vector<std::vec
   values.resize(states_.size());
   StepReport unused;  // no step
   return RunSlots(*slots_, unused, [&](size_t slot, SlotWork& work) {
-    SavedJob::Reader reader(&saved);
     for (size_t i = 0; i < states_[slot]->size() && work.status.ok(); ++i) {
       const OwnedUnit& unit = states_[slot]->unit(i);
-      work.status = reader.Read(unit, values[slot].emplace_back(UnitValues::Like(unit)));
+      work.status = saved.Read(unit, values[slot].emplace_back(UnitValues::Like(unit)));
     }
   });
 }

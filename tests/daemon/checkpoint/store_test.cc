@@ -380,7 +380,7 @@ TEST_F(StoreTest, ProgressGrowsToAllAndStopsWhenTold) {
 
 TEST_F(StoreTest, ReadsOnlyAsMuchAsThereIs) {
   const Manifest manifest = Save(*store_, SampleManifest("first", 7)).value();
-  const std::unique_ptr<PartReader> reader = store_->OpenPart(manifest, manifest.parts[0]).value();
+  const std::unique_ptr<ArraySource> reader = store_->OpenPart(manifest, manifest.parts[0]).value();
   std::vector<float> values(13);
   EXPECT_TRUE(absl::IsInvalidArgument(reader->Read(0, values)));
   // An open part stays, whatever becomes of its file.

@@ -72,10 +72,12 @@ class Store {
   // Keeps the last `keep` automatic checkpoints of the job, by the time of their manifests, then by step: after going
   // back to an earlier step the new ones are the last, too. 0 keeps all.
   absl::Status Prune(const std::string& job_id, uint32_t keep);
-  // Removes what an earlier process of `node` left unfinished in the job: its temporary files, and its parts that no
-  // manifest names. Nothing of other nodes, and nothing that this store is writing. Where a manifest cannot be read,
-  // all parts stay.
-  absl::Status Tidy(const std::string& job_id, const std::string& node);
+  // Removes what an earlier process of `node` left in the job and nobody can want any more: its temporary files, and its
+  // parts that no manifest names and that are out of date. A part that no manifest names here may be named elsewhere, by
+  // nodes with roots of their own, since the process may have ended between their Commit and its own. It is out of date when
+  // a later checkpoint of its name is here, or, for an automatic one, when `keep` later automatic ones are (as of Prune).
+  // Nothing of other nodes, and nothing that this store is writing. Where a manifest cannot be read, all parts stay.
+  absl::Status Tidy(const std::string& job_id, const std::string& node, uint32_t keep = 0);
 
  private:
   struct State;

@@ -7,16 +7,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/base/version.h"
+#include "daemon/checkpoint/names.h"
 #include "daemon/node/checkpoint_files.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
+
+using checkpoint::AutomaticName;
 
 constexpr size_t kOutcomes = 16;
 
@@ -38,13 +40,12 @@ checkpoint::Manifest ManifestOf(const v1::JobSpec& job, const v1::Plan& plan, co
 
 }  // namespace
 
-std::string AutomaticName(uint64_t step) { return absl::StrFormat("step-%012d", step); }
-
 JobCheckpoints::JobCheckpoints(Environment environment, const v1::JobSpec& job, const v1::Plan& plan,
                                StepPipeline* pipeline)
     : environment_(std::move(environment)), job_(&job), plan_(&plan), pipeline_(pipeline), scheduled_at_(MonotonicNow()) {
   if (environment_.store == nullptr) return;
-  environment_.store->Tidy(job.job_id(), environment_.node_id).IgnoreError();  // of a process before this one
+  // Of a process before this one.
+  environment_.store->Tidy(job.job_id(), environment_.node_id, job.checkpoints().keep()).IgnoreError();
   saver_ = std::make_unique<Saver>(environment_.node_id, environment_.store, environment_.link,
                                    environment_.peer_timeout);
 }

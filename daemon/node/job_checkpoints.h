@@ -32,9 +32,6 @@
 
 namespace dmuon::node {
 
-// "step-000000000042". Checkpoints of such names come and go by the schedule.
-std::string AutomaticName(uint64_t step);
-
 class JobCheckpoints {
  public:
   struct Environment {

@@ -73,11 +73,9 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
       SavedJob::Open(absl::StrCat("checkpoint ", source.name()), met.step, std::move(met.sources), *job_, *plan_);
   std::vector<ArrayTransfer> transfers;
   if (saved.ok()) transfers = TransfersOf((*saved)->NeedsOf(nodes.size()), met.holders);
+  const std::string what = absl::StrCat("the state of checkpoint ", source.name(), ", beside that of job '", job_->job_id(), "'");
   const absl::StatusOr<MemoryBudget::Share> share =
-      saved.ok() ? budget.Take(state_bytes_ + ArrayExchange::BytesFor(transfers, self_),
-                               absl::StrCat("the state of checkpoint ", source.name(), ", beside that of job '",
-                                            job_->job_id(), "'"))
-                 : saved.status();
+      saved.ok() ? budget.Take(state_bytes_ + ArrayExchange::BytesFor(transfers, self_), what) : saved.status();
   DMUON_RETURN_IF_ERROR(tell(share.status(), {}).status());
   DMUON_RETURN_IF_ERROR(Settle(deadline));
 

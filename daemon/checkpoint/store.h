@@ -63,7 +63,8 @@ class Store {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<ArraySource>> OpenPart(const Manifest& manifest, const Part& part) const;
   // Of its parts those that are not here, in their order; nothing is read.
   [[nodiscard]] std::vector<std::string> AbsentFiles(const Manifest& manifest) const;
-  // Reads everything: the first error of OpenPart and Read.
+  // Reads everything that is here: the first error of OpenPart and Read, and NOT_FOUND of the first part that is not here
+  // only when all others are as they were saved.
   [[nodiscard]] absl::Status Verify(const Manifest& manifest, const Progress& progress) const;
 
   // The manifest first, then the parts that no other manifest names. One whose manifest is damaged goes, too.

@@ -15,9 +15,6 @@
 namespace dmuon::node {
 namespace {
 
-// What one report tells of arrays: far from what a report may have.
-constexpr size_t kToldBytes = size_t{16} << 20;
-
 absl::Status Failed(absl::StatusCode code, const std::string& why) {
   return wire::Error(code, v1::ERROR_REASON_CHECKPOINT, why);
 }
@@ -69,11 +66,11 @@ absl::StatusOr<checkpoint::Entry> FromMessage(const v1::SourceArray& message) {
 // Hands out, report by report, what this node has to tell.
 class Teller {
  public:
-  explicit Teller(const std::vector<SavedSource>& sources) : sources_(sources) {}
+  Teller(const std::vector<SavedSource>& sources, size_t bytes) : sources_(sources), bytes_(bytes) {}
   void Add(size_t source) { rest_.push_back(source); }
   v1::RestoreShare Next() {
     v1::RestoreShare share;
-    for (size_t bytes = 0; next_ < rest_.size() && bytes < kToldBytes;) {
+    for (size_t bytes = 0; next_ < rest_.size() && bytes < bytes_;) {
       const std::vector<checkpoint::Entry>& entries = sources_[rest_[next_]].arrays->entries();
       if (index_ == entries.size()) {
         ++next_;
@@ -89,6 +86,7 @@ class Teller {
 
  private:
   const std::vector<SavedSource>& sources_;
+  const size_t bytes_;  // of a report
   std::vector<size_t> rest_;
   size_t next_ = 0;
   size_t index_ = 0;
@@ -118,8 +116,9 @@ absl::Status AddTold(const Reports& reports, const std::vector<SavedSource>& sou
 
 }  // namespace
 
-RestoreMeeting::RestoreMeeting(const RestoreSource* source, std::vector<std::string> nodes, uint32_t self)
-    : source_(source), nodes_(std::move(nodes)), self_(self) {}
+RestoreMeeting::RestoreMeeting(const RestoreSource* source, std::vector<std::string> nodes, uint32_t self,
+                               size_t told_bytes)
+    : source_(source), nodes_(std::move(nodes)), self_(self), told_bytes_(told_bytes) {}
 
 absl::Status RestoreMeeting::Announce(v1::PeerReport& report) {
   absl::StatusOr<RestoreSource::Contents> contents = source_->Find();
@@ -186,7 +185,7 @@ absl::Status RestoreMeeting::CheckHeld(const Sources& met) const {
 }
 
 absl::Status RestoreMeeting::ShareArrays(const Tell& tell, Sources& met) const {
-  Teller mine(met.sources);
+  Teller mine(met.sources, told_bytes_);
   bool more = false;
   for (size_t i = 0; i < met.sources.size(); ++i) {
     if (!MustBeTold(met.sources[i], met.holders[i], nodes_.size())) continue;

@@ -24,8 +24,12 @@ class RestoreMeeting {
   // Tells all nodes this node's share, and what is wrong here; all nodes' reports, or what is wrong anywhere.
   using Tell = std::function<absl::StatusOr<Reports>(const absl::Status& mine, const v1::RestoreShare& share)>;
 
-  // `source` outlives it.
-  RestoreMeeting(const RestoreSource* source, std::vector<std::string> nodes, uint32_t self);
+  // What one report tells of arrays, about: far below what a report may have.
+  static constexpr size_t kToldBytes = size_t{16} << 20;
+
+  // `source` outlives it. `told_bytes`: the same on all nodes.
+  RestoreMeeting(const RestoreSource* source, std::vector<std::string> nodes, uint32_t self,
+                 size_t told_bytes = kToldBytes);
 
   // Says in `report` which state this node restores; an error that ends it for all.
   absl::Status Announce(v1::PeerReport& report);
@@ -48,6 +52,7 @@ class RestoreMeeting {
   const RestoreSource* const source_;
   const std::vector<std::string> nodes_;
   const uint32_t self_;
+  const size_t told_bytes_;
   RestoreSource::Contents contents_;
 };
 

@@ -396,6 +396,22 @@ TEST_F(StoreTest, TidyingLeavesPartsWhereAManifestCannotBeRead) {
   EXPECT_THAT(Files(), UnorderedElementsAre("first.json", "first.7.3.node-0.safetensors"));
 }
 
+TEST_F(StoreTest, VerifyingReadsWhatIsHereBeforeItMissesWhatIsNot) {
+  Manifest manifest = SampleManifest("both", 7);
+  for (const std::string node : {"node-0", "node-1"}) {
+    manifest.parts.push_back(store_->WritePart(manifest, node, SampleImage(SampleEntries(), 7), nullptr).value());
+  }
+  ASSERT_TRUE(store_->Commit(manifest).ok());
+  std::filesystem::remove(FileOf(manifest.parts[0].file));
+  const absl::Status missing = store_->Verify(manifest, nullptr);
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  EXPECT_THAT(std::string(missing.message()), HasSubstr(manifest.parts[0].file));
+  std::filesystem::resize_file(FileOf(manifest.parts[1].file), 100);
+  const absl::Status damaged = store_->Verify(manifest, nullptr);
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr(manifest.parts[1].file));
+}
+
 TEST_F(StoreTest, ProgressGrowsToAllAndStopsWhenTold) {
   std::vector<uint64_t> done;
   const auto count = [&](uint64_t now, uint64_t total) {

@@ -149,7 +149,8 @@ inline constexpr std::array<MetricInfo, static_cast<size_t>(MetricId::kCount)> k
     {MetricId::kCheckpointCopy, "dmuon_checkpoint_copy_seconds", MetricType::kHistogram, "job_id",
      "The part of saving that steps wait for: copying this node's state."},
     {MetricId::kCheckpointBytes, "dmuon_checkpoint_bytes_total", MetricType::kCounter, "job_id,op",
-     "Bytes of checkpoints that this node has written or read. op: save, restore."},
+     "Bytes of checkpoints that this node has written (op: save), replaced its state by (restore), and of these got from other nodes "
+     "(fetch)."},
     {MetricId::kCheckpointLastSuccess, "dmuon_checkpoint_last_success_timestamp_seconds", MetricType::kGauge, "job_id",
      "When the last checkpoint of the job was completed, seconds since 1970."},
     {MetricId::kAttachedWorkers, "dmuon_attached_workers", MetricType::kGauge, "job_id",

@@ -14,7 +14,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "daemon/base/sha256.h"
@@ -80,6 +82,8 @@ std::optional<std::string> JobOf(absl::string_view folder) {
   return id;
 }
 
+std::string AutomaticName(uint64_t step) { return absl::StrFormat("step-%012d", step); }
+
 absl::StatusOr<std::string> ManifestFile(const std::string& name) {
   DMUON_RETURN_IF_ERROR(ValidateName(name));
   return absl::StrCat(name, kManifestEnd);
@@ -124,7 +128,9 @@ std::optional<Owner> OwnerOf(absl::string_view file) {
     file = file.substr(0, dot);
   }
   if (node.empty() || !IsNumber(last[0]) || !IsNumber(last[1]) || !ValidateName(file).ok()) return std::nullopt;
-  return Owner{std::string(node.substr(0, node.find("%r"))), std::string(file)};
+  Owner owner{std::string(node.substr(0, node.find("%r"))), std::string(file)};
+  if (!absl::SimpleAtoi(last[1], &owner.step)) return std::nullopt;
+  return owner;
 }
 
 bool IsPlainName(absl::string_view file) {

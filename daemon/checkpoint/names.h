@@ -31,6 +31,9 @@ absl::StatusOr<std::string> FolderOf(const std::string& job_id);
 // The id whose folder it is; nothing for any other name.
 std::optional<std::string> JobOf(absl::string_view folder);
 
+// "step-000000000042". Checkpoints of such names come and go by the schedule.
+std::string AutomaticName(uint64_t step);
+
 // INVALID_ARGUMENT for what is no name.
 absl::StatusOr<std::string> ManifestFile(const std::string& name);
 // The name whose manifest it is; nothing for any other file.
@@ -46,6 +49,7 @@ std::string DraftFile(const std::string& node);
 struct Owner {
   std::string node;  // as NodeText
   std::string name;  // of its checkpoint; empty for a draft
+  uint64_t step = 0;
 
   friend bool operator==(const Owner&, const Owner&) = default;
 };

@@ -131,7 +131,7 @@ absl::StatusOr<std::unique_ptr<DiskPart>> DiskPart::Open(const Directory& direct
   return std::unique_ptr<DiskPart>(new DiskPart(*std::move(file), path, std::move(head->first), head->second));
 }
 
-absl::Status DiskPart::ReadChunk(size_t i, std::span<std::byte> to, uint64_t offset) {
+absl::Status DiskPart::ReadChunk(size_t i, std::span<std::byte> to, uint64_t offset) const {
   const int error = ReadFully(*file_, to, offsets_[i] + offset);
   if (error == 0) return absl::OkStatus();
   return Damaged(absl::StrCat(path_, ": ", head_.entries[i].Key(), " cannot be read: ", std::strerror(-error)));
@@ -142,7 +142,7 @@ absl::Status DiskPart::Compare(size_t i, const std::string& sha256) const {
   return Damaged(absl::StrCat(path_, ": the values of ", head_.entries[i].Key(), " are not those that were saved"));
 }
 
-absl::Status DiskPart::Read(size_t i, std::span<float> to) {
+absl::Status DiskPart::Read(size_t i, std::span<float> to) const {
   const std::span<std::byte> bytes = std::as_writable_bytes(to);
   if (to.size() != head_.entries[i].elements()) {
     return wire::InvalidField(absl::StrCat(head_.entries[i].Key(), " has ", head_.entries[i].elements(), " values, asked for are ",
@@ -157,7 +157,7 @@ absl::Status DiskPart::Read(size_t i, std::span<float> to) {
   return Compare(i, hash.Hex());
 }
 
-absl::Status DiskPart::Check(size_t i, const std::function<bool(uint64_t bytes)>& chunk) {
+absl::Status DiskPart::Check(size_t i, const std::function<bool(uint64_t bytes)>& chunk) const {
   const uint64_t bytes = head_.entries[i].elements() * sizeof(float);
   std::vector<std::byte> buffer(std::min<uint64_t>(kChunk, bytes));
   Sha256 hash;

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/checkpoint/array_source.h"
 #include "daemon/checkpoint/directory.h"
 #include "daemon/checkpoint/head.h"
 #include "daemon/checkpoint/image.h"
@@ -27,19 +28,19 @@ absl::StatusOr<Part> WritePartFile(Head head, const Image& image, const Progress
 // Bytes that the file will have. RESOURCE_EXHAUSTED for too many entries.
 absl::StatusOr<uint64_t> PartFileBytes(Head head, const Image& image);
 
-class DiskPart : public PartReader {
+class DiskPart : public ArraySource {
  public:
   // Reads and proves the head. As Store::OpenPart.
   static absl::StatusOr<std::unique_ptr<DiskPart>> Open(const Directory& directory, const Manifest& manifest, const Part& part);
 
   [[nodiscard]] const std::vector<Entry>& entries() const override { return head_.entries; }
-  absl::Status Read(size_t i, std::span<float> to) override;
+  [[nodiscard]] absl::Status Read(size_t i, std::span<float> to) const override;
   // As Read, for nobody; `chunk` is told the bytes of each piece, and ends it with false (CANCELLED).
-  absl::Status Check(size_t i, const std::function<bool(uint64_t bytes)>& chunk);
+  [[nodiscard]] absl::Status Check(size_t i, const std::function<bool(uint64_t bytes)>& chunk) const;
 
  private:
   DiskPart(std::unique_ptr<File> file, std::string path, Head head, uint64_t head_bytes);
-  [[nodiscard]] absl::Status ReadChunk(size_t i, std::span<std::byte> to, uint64_t offset);
+  [[nodiscard]] absl::Status ReadChunk(size_t i, std::span<std::byte> to, uint64_t offset) const;
   [[nodiscard]] absl::Status Compare(size_t i, const std::string& sha256) const;
 
   std::unique_ptr<File> file_;

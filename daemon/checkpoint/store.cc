@@ -59,6 +59,40 @@ std::vector<std::string> FilesOf(const Manifest& manifest) {
   return files;
 }
 
+// A checkpoint that is here.
+struct Dated {
+  int64_t time = 0;  // of its manifest, nanoseconds since 1970
+  uint64_t step = 0;
+  std::string name;
+  bool automatic = false;
+};
+
+// Oldest first; without those that are gone by now.
+std::vector<Dated> DatesOf(const JobFolder& job, const std::vector<Manifest>& manifests) {
+  std::vector<Dated> dates;
+  for (const Manifest& manifest : manifests) {
+    const absl::StatusOr<std::string> file = ManifestFile(manifest.name);
+    const absl::StatusOr<int64_t> time = file.ok() ? job.directory.ChangedAt(*file) : file.status();
+    if (time.ok()) dates.push_back({*time, manifest.step, manifest.name, manifest.automatic});
+  }
+  std::sort(dates.begin(), dates.end(),
+            [](const Dated& a, const Dated& b) { return std::tie(a.time, a.step, a.name) < std::tie(b.time, b.step, b.name); });
+  return dates;
+}
+
+// Of a part that no manifest names: whether retention would have taken it, if it belongs to a checkpoint of other nodes.
+bool IsOutOfDate(const JobFolder& job, const std::string& file, const Owner& part, const std::vector<Dated>& dates,
+                 uint32_t keep) {
+  const absl::StatusOr<int64_t> time = job.directory.ChangedAt(file);
+  if (!time.ok()) return false;
+  const auto later = [&](auto&& is) {
+    return std::count_if(dates.begin(), dates.end(), [&](const Dated& dated) { return dated.time > *time && is(dated); });
+  };
+  if (later([&](const Dated& dated) { return dated.name == part.name; }) > 0) return true;
+  return part.name == AutomaticName(part.step) && keep > 0 &&
+         later([](const Dated& dated) { return dated.automatic; }) >= static_cast<int64_t>(keep);
+}
+
 absl::Status NotFound(absl::string_view message) {
   return wire::Error(absl::StatusCode::kNotFound, v1::ERROR_REASON_CHECKPOINT, message);
 }
@@ -222,23 +256,17 @@ absl::Status Store::Prune(const std::string& job_id, uint32_t keep) {
   DMUON_ASSIGN_OR_RETURN(const std::vector<Manifest> manifests, List(job_id));
   if (keep == 0 || manifests.empty()) return absl::OkStatus();
   DMUON_ASSIGN_OR_RETURN(const JobFolder job, state_->Open(job_id));
-  std::vector<std::tuple<int64_t, uint64_t, std::string>> automatic;  // oldest first
-  for (const Manifest& manifest : manifests) {
-    if (!manifest.automatic) continue;
-    DMUON_ASSIGN_OR_RETURN(const std::string file, ManifestFile(manifest.name));
-    const absl::StatusOr<int64_t> time = job.directory.ChangedAt(file);
-    if (time.ok()) automatic.emplace_back(*time, manifest.step, manifest.name);
-  }
-  std::sort(automatic.begin(), automatic.end());
+  std::vector<Dated> automatic = DatesOf(job, manifests);  // oldest first
+  std::erase_if(automatic, [](const Dated& dated) { return !dated.automatic; });
   const size_t surplus = automatic.size() - std::min<size_t>(keep, automatic.size());
   for (size_t i = 0; i < surplus; ++i) {
-    const absl::Status deleted = Delete(job_id, std::get<std::string>(automatic[i]));
+    const absl::Status deleted = Delete(job_id, automatic[i].name);
     if (!deleted.ok() && !absl::IsNotFound(deleted)) return deleted;  // another node may be faster
   }
   return absl::OkStatus();
 }
 
-absl::Status Store::Tidy(const std::string& job_id, const std::string& node) {
+absl::Status Store::Tidy(const std::string& job_id, const std::string& node, uint32_t keep) {
   DMUON_RETURN_IF_ERROR(wire::ValidateId(node, "node"));
   absl::StatusOr<JobFolder> job = state_->Open(job_id);
   if (absl::IsNotFound(job.status())) return absl::OkStatus();
@@ -248,12 +276,18 @@ absl::Status Store::Tidy(const std::string& job_id, const std::string& node) {
   DMUON_ASSIGN_OR_RETURN(const std::vector<std::string> files, job->directory.List());
   const auto [named, all_read] = NamedFiles(*job, files);
   if (!all_read) LogWarning("job ", job_id, ": a manifest cannot be read, so parts that no manifest names are left alone");
+  DMUON_ASSIGN_OR_RETURN(const std::vector<Manifest> manifests, List(job_id));
+  const std::vector<Dated> dates = DatesOf(*job, manifests);
   for (const std::string& file : files) {
     const std::optional<Owner> owner = OwnerOf(file);
     if (!owner || owner->node != NodeText(node) || state_->busy.Has(job->folder, file)) continue;
     const bool is_draft = owner->name.empty();
     if (!is_draft && (!all_read || named.contains(file))) continue;
-    LogInfo("job ", job_id, ": removing ", file, ", which an earlier process left unfinished");
+    if (!is_draft && !IsOutOfDate(*job, file, *owner, dates, keep)) {
+      LogInfo("job ", job_id, ": keeping ", file, ", which no manifest names here, but another node's may");
+      continue;
+    }
+    LogInfo("job ", job_id, ": removing ", file, ", which an earlier process left");
     DMUON_RETURN_IF_ERROR(job->directory.Remove(file));
   }
   return absl::OkStatus();

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/checkpoint/entry.h"
+#include "daemon/checkpoint/array_source.h"
 #include "daemon/checkpoint/files.h"
 #include "daemon/checkpoint/image.h"
 #include "daemon/checkpoint/manifest.h"
@@ -30,16 +30,6 @@ namespace dmuon::checkpoint {
 
 // Told the bytes done and in all; false: give up (CANCELLED).
 using Progress = std::function<bool(uint64_t done, uint64_t total)>;
-
-// An open part, whose head has been proved against the manifest. One thread at a time.
-class PartReader {
- public:
-  virtual ~PartReader() = default;
-  [[nodiscard]] virtual const std::vector<Entry>& entries() const = 0;
-  // All values of entry `i`; `to` has exactly its elements. DATA_LOSS naming file and key when they are not what was
-  // saved, or cannot be read.
-  virtual absl::Status Read(size_t i, std::span<float> to) = 0;
-};
 
 // Thread-safe.
 class Store {
@@ -68,12 +58,13 @@ class Store {
   [[nodiscard]] absl::StatusOr<std::vector<Manifest>> List(const std::string& job_id) const;
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> Jobs() const;
 
-  // NOT_FOUND naming file and node when the part is not here; DATA_LOSS when it is not what the manifest says.
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<PartReader>> OpenPart(const Manifest& manifest,
-                                                                     const Part& part) const;
+  // A part, whose head has been proved against the manifest. NOT_FOUND naming file and node when it is not here;
+  // DATA_LOSS when it is not what the manifest says.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<ArraySource>> OpenPart(const Manifest& manifest, const Part& part) const;
   // Of its parts those that are not here, in their order; nothing is read.
   [[nodiscard]] std::vector<std::string> AbsentFiles(const Manifest& manifest) const;
-  // Reads everything: the first error of OpenPart and Read.
+  // Reads everything that is here: the first error of OpenPart and Read, and NOT_FOUND of the first part that is not here
+  // only when all others are as they were saved.
   [[nodiscard]] absl::Status Verify(const Manifest& manifest, const Progress& progress) const;
 
   // The manifest first, then the parts that no other manifest names. One whose manifest is damaged goes, too.
@@ -82,10 +73,12 @@ class Store {
   // Keeps the last `keep` automatic checkpoints of the job, by the time of their manifests, then by step: after going
   // back to an earlier step the new ones are the last, too. 0 keeps all.
   absl::Status Prune(const std::string& job_id, uint32_t keep);
-  // Removes what an earlier process of `node` left unfinished in the job: its temporary files, and its parts that no
-  // manifest names. Nothing of other nodes, and nothing that this store is writing. Where a manifest cannot be read,
-  // all parts stay.
-  absl::Status Tidy(const std::string& job_id, const std::string& node);
+  // Removes what an earlier process of `node` left in the job and nobody can want any more: its temporary files, and its
+  // parts that no manifest names and that are out of date. A part that no manifest names here may be named elsewhere, by
+  // nodes with roots of their own, since the process may have ended between their Commit and its own. It is out of date when
+  // a later checkpoint of its name is here, or, for an automatic one, when `keep` later automatic ones are (as of Prune).
+  // Nothing of other nodes, and nothing that this store is writing. Where a manifest cannot be read, all parts stay.
+  absl::Status Tidy(const std::string& job_id, const std::string& node, uint32_t keep = 0);
 
  private:
   struct State;

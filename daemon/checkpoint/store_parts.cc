@@ -129,7 +129,7 @@ absl::StatusOr<Part> Store::WritePart(const Manifest& of, const std::string& nod
   return part;
 }
 
-absl::StatusOr<std::unique_ptr<PartReader>> Store::OpenPart(const Manifest& manifest, const Part& part) const {
+absl::StatusOr<std::unique_ptr<ArraySource>> Store::OpenPart(const Manifest& manifest, const Part& part) const {
   absl::StatusOr<JobFolder> job = state_->Open(manifest.job_id);
   if (absl::IsNotFound(job.status())) {
     return Prefixed(absl::StrCat("the part ", part.file, " of node ", part.node), job.status());
@@ -157,15 +157,21 @@ absl::Status Store::Verify(const Manifest& manifest, const Progress& progress) c
     return !progress || progress(std::min(done, total), total);
   };
   DMUON_ASSIGN_OR_RETURN(const JobFolder job, state_->Open(manifest.job_id));
+  absl::Status absent;
   for (const Part& part : manifest.parts) {
     if (!IsPlainName(part.file)) return Damaged(absl::StrCat("the part of node ", part.node, " has no plain file name"));
-    DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<DiskPart> open, DiskPart::Open(job.directory, manifest, part));
+    const absl::StatusOr<std::unique_ptr<DiskPart>> open = DiskPart::Open(job.directory, manifest, part);
+    if (absl::IsNotFound(open.status())) {
+      absent.Update(open.status());  // other nodes' parts need not be here, this node's may come behind them
+      continue;
+    }
+    DMUON_RETURN_IF_ERROR(open.status());
     const uint64_t before = done;
-    for (size_t i = 0; i < open->entries().size(); ++i) DMUON_RETURN_IF_ERROR(open->Check(i, chunk));
+    for (size_t i = 0; i < (*open)->entries().size(); ++i) DMUON_RETURN_IF_ERROR((*open)->Check(i, chunk));
     // Its head, too.
     chunk(part.bytes - (done - before));
   }
-  return absl::OkStatus();
+  return absent;
 }
 
 }  // namespace dmuon::checkpoint

@@ -186,7 +186,8 @@ void AddCheckpointVerbs(CLI::App& app, Flags& flags, Verb& verb) {
   sub->require_subcommand(1);
   sub->footer(
       "A node sees the checkpoints in its own --checkpoint-dir. Where every node has a directory of its own, files of\n"
-      "the other nodes are missing here, which is no fault; `delete` then has to be run once on each node.\n"
+      "the other nodes are missing here, which is no fault: a job is restored from what its nodes have together. `verify` then\n"
+      "names a missing file once all that is here is found as it was saved, and `delete` has to be run once on each node.\n"
       "`save` and `verify` may take long: see --timeout.");
   const Verbs verbs(sub, &flags, &verb);
   verbs.AddJob(verbs.Add("list", "All checkpoints, or those of one job: step, size, and files that are missing here",

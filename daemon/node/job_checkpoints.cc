@@ -4,20 +4,21 @@
 #include "daemon/node/job_checkpoints.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
-#include "daemon/base/sha256.h"
 #include "daemon/base/version.h"
+#include "daemon/checkpoint/names.h"
+#include "daemon/node/checkpoint_files.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
+
+using checkpoint::AutomaticName;
 
 constexpr size_t kOutcomes = 16;
 
@@ -39,24 +40,19 @@ checkpoint::Manifest ManifestOf(const v1::JobSpec& job, const v1::Plan& plan, co
 
 }  // namespace
 
-std::string AutomaticName(uint64_t step) { return absl::StrFormat("step-%012d", step); }
-
 JobCheckpoints::JobCheckpoints(Environment environment, const v1::JobSpec& job, const v1::Plan& plan,
                                StepPipeline* pipeline)
     : environment_(std::move(environment)), job_(&job), plan_(&plan), pipeline_(pipeline), scheduled_at_(MonotonicNow()) {
   if (environment_.store == nullptr) return;
-  environment_.store->Tidy(job.job_id(), environment_.node_id).IgnoreError();  // of a process before this one
+  // Of a process before this one.
+  environment_.store->Tidy(job.job_id(), environment_.node_id, job.checkpoints().keep()).IgnoreError();
   saver_ = std::make_unique<Saver>(environment_.node_id, environment_.store, environment_.link,
                                    environment_.peer_timeout);
 }
 
 JobCheckpoints::~JobCheckpoints() = default;
 
-absl::Status JobCheckpoints::CheckStore() const {
-  if (environment_.store != nullptr) return absl::OkStatus();
-  return Refusal(absl::StatusCode::kFailedPrecondition,
-                 absl::StrCat("node '", environment_.node_id, "' keeps no checkpoints; start dmuond with --checkpoint-dir"));
-}
+absl::Status JobCheckpoints::CheckStore() const { return node::CheckStore(environment_.store, environment_.node_id); }
 
 const JobCheckpoints::Id* JobCheckpoints::Find(const std::string& name, uint64_t step, bool in_this_life) const {
   const auto is_it = [&](const Id& id) {
@@ -231,27 +227,24 @@ void JobCheckpoints::HasNoPart(const Id& id, const absl::Status& why) {
   environment_.link->ReportPart(PartReport(manifest, why)).status().IgnoreError();
 }
 
-absl::StatusOr<JobCheckpoints::Opened> JobCheckpoints::Open(const std::string& name) const {
-  DMUON_RETURN_IF_ERROR(CheckStore());
-  DMUON_ASSIGN_OR_RETURN(checkpoint::Manifest manifest, environment_.store->Find(job_->job_id(), name));
-  Opened opened;
-  opened.id = absl::StrCat("'", name, "' of step ", manifest.step, " (",
-                           Sha256Hex(std::array{checkpoint::ToJson(manifest)}).substr(0, 16), ")");
-  DMUON_ASSIGN_OR_RETURN(opened.share,
-                         environment_.budget->Take(pipeline_->state_bytes(),
-                                                   absl::StrCat("the state of checkpoint '", name, "', beside that of job '",
-                                                                job_->job_id(), "'")));
-  DMUON_ASSIGN_OR_RETURN(opened.saved, SavedJob::Open(*environment_.store, std::move(manifest), *job_, *plan_, environment_.self));
-  return opened;
-}
-
-void JobCheckpoints::Restored(const absl::Status& status, double seconds) {
-  if (status.ok()) ++life_;
-  environment_.metrics->Observe(MetricId::kCheckpointDuration, {job_->job_id(), "restore", status.ok() ? "ok" : "error"},
-                                seconds);
-  if (!status.ok()) return;
-  environment_.metrics->Increment(MetricId::kCheckpointBytes, {job_->job_id(), "restore"},
+absl::StatusOr<StepPipeline::Restored> JobCheckpoints::Restore(const std::string& name, absl::Time deadline) {
+  const absl::Time begun = MonotonicNow();
+  const std::string& job = job_->job_id();
+  const CheckpointFiles files(environment_.store, environment_.node_id, job, name);
+  absl::StatusOr<StepPipeline::Restored> restored = pipeline_->Restore(files, *environment_.budget, deadline);
+  const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);
+  environment_.metrics->Observe(MetricId::kCheckpointDuration, {job, "restore", restored.ok() ? "ok" : "error"}, seconds);
+  if (!restored.ok()) {
+    LogWarning("job ", job, ": not restored from checkpoint '", name, "': ", restored.status().message());
+    return restored;
+  }
+  ++life_;
+  environment_.metrics->Increment(MetricId::kCheckpointBytes, {job, "restore"},
                                   static_cast<double>(pipeline_->state_bytes()));
+  environment_.metrics->Increment(MetricId::kCheckpointBytes, {job, "fetch"}, static_cast<double>(restored->fetched_bytes));
+  LogInfo("job ", job, ": restored from checkpoint ", restored->id, " in ", absl::FormatDuration(absl::Seconds(seconds)), ", ",
+          restored->fetched_bytes, " bytes of it from other nodes");
+  return restored;
 }
 
 void JobCheckpoints::Tick(absl::Time now) {

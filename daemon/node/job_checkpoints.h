@@ -23,7 +23,6 @@
 #include "daemon/base/metrics.h"
 #include "daemon/checkpoint/store.h"
 #include "daemon/node/memory_budget.h"
-#include "daemon/node/saved_job.h"
 #include "daemon/node/saver.h"
 #include "daemon/node/step_pipeline.h"
 #include "dmuon/v1/node.pb.h"
@@ -33,14 +32,10 @@
 
 namespace dmuon::node {
 
-// "step-000000000042". Checkpoints of such names come and go by the schedule.
-std::string AutomaticName(uint64_t step);
-
 class JobCheckpoints {
  public:
   struct Environment {
     std::string node_id;
-    uint32_t self = 0;  // of the plan's nodes
     checkpoint::Store* store = nullptr;  // null: the daemon keeps no checkpoints
     CoordinatorLink* link = nullptr;
     MemoryBudget* budget = nullptr;
@@ -67,17 +62,10 @@ class JobCheckpoints {
   // All nodes have done `step`; `save`: what they have agreed on.
   void StepDone(uint64_t step, const std::string& save);
 
-  // A checkpoint of this job to restore; `id` stands for it, the same on all nodes. Errors as of Store and SavedJob.
-  struct Opened {
-    std::string id;
-    std::unique_ptr<SavedJob> saved;
-    MemoryBudget::Share share;  // of the values that are read
-  };
-  absl::StatusOr<Opened> Open(const std::string& name) const;
   // Steps have been undone: the same step again is another one.
   void WentBack() { ++life_; }
-  // What became of that.
-  void Restored(const absl::Status& status, double seconds);
+  // The state becomes that of a checkpoint of this job, wherever its files are. Errors as of StepPipeline::Restore.
+  absl::StatusOr<StepPipeline::Restored> Restore(const std::string& name, absl::Time deadline);
 
   // Answers who has waited too long.
   void Tick(absl::Time now);

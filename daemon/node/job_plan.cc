@@ -212,7 +212,6 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
                                              slots_.get(), peers_.get(), environment_.overlap);
   JobCheckpoints::Environment checkpoints;
   checkpoints.node_id = environment_.node.node_id();
-  checkpoints.self = self;
   checkpoints.store = environment_.checkpoints;
   checkpoints.link = environment_.link;
   checkpoints.budget = environment_.budget;

@@ -72,25 +72,17 @@ void Job::Restore(absl::Time deadline, const v1::RestoreRequest& request, Reply<
 }
 
 void Job::RunRestore(const std::string& name, absl::Time deadline) {
-  const absl::Time begin = MonotonicNow();
   look_at_ = absl::InfiniteFuture();
-  const absl::StatusOr<JobCheckpoints::Opened> opened = checkpoints_->Open(name);
-  const absl::StatusOr<const SavedJob*> saved =
-      opened.ok() ? absl::StatusOr<const SavedJob*>(opened->saved.get()) : opened.status();
-  const absl::Status status = pipeline_->Restore(opened.ok() ? opened->id : absl::StrCat("'", name, "'"), saved, deadline);
-  checkpoints_->Restored(status, absl::ToDoubleSeconds(MonotonicNow() - begin));
+  const absl::StatusOr<StepPipeline::Restored> restored = checkpoints_->Restore(name, deadline);
   CountTraffic();
-  if (status.ok()) {
+  if (restored.ok()) {
     referrals_.clear();
     last_report_ = StepReport();
     last_seconds_ = 0.0;
-    LogInfo("job ", job_id_, ": restored from checkpoint ", opened->id, " in ", absl::FormatDuration(MonotonicNow() - begin));
-    environment_.metrics->Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(pipeline_->reached_step()));
-  } else {
-    LogWarning("job ", job_id_, ": not restored from checkpoint '", name, "': ", status.message());
+    environment_.metrics->Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(restored->step));
   }
-  if (TakeLoss(status)) return;
-  CarryOut(core_.Restored(MonotonicNow(), status, status.ok() ? pipeline_->reached_step() : 0));
+  if (TakeLoss(restored.status())) return;
+  CarryOut(core_.Restored(MonotonicNow(), restored.status(), restored.ok() ? restored->step : 0));
 }
 
 }  // namespace dmuon::node

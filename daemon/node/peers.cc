@@ -256,6 +256,12 @@ absl::Status Peers::TellRest(const std::string& mine, std::vector<std::string>& 
   return Exchange(std::move(batch), deadline);
 }
 
+absl::Status Peers::Move(std::vector<transport::Outgoing> out, std::vector<transport::Incoming> in, absl::Time deadline) {
+  transport::Batch batch{next_tag_++, std::move(out), std::move(in)};
+  if (batch.out.empty() && batch.in.empty()) return absl::OkStatus();
+  return Broken(Exchange(std::move(batch), deadline));
+}
+
 std::unique_ptr<MailExchange> Peers::OpenMail(Mail& mail) {
   const uint64_t first_tag = std::exchange(next_tag_, next_tag_ + buckets_);
   return std::make_unique<MailExchange>(transport_.get(), mail, buckets_, first_tag);

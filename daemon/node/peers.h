@@ -44,6 +44,9 @@ class Peers {
   // Gives `mine` to all others, and gets theirs: by node, mine among them.
   absl::StatusOr<std::vector<v1::PeerReport>> Tell(const v1::PeerReport& mine,
                                                    absl::Time deadline);
+  // Sends and receives messages, at most one a node and direction, beside an open mail; all nodes at once, and both ends
+  // know the sizes.
+  absl::Status Move(std::vector<transport::Outgoing> out, std::vector<transport::Incoming> in, absl::Time deadline);
   // Sends and receives the messages of `mail`, one mail at a time, until Close. Reports may be exchanged in
   // between. A connection that breaks takes the open mail with it.
   void Open(Mail& mail);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "wire/error.h"
@@ -111,16 +112,21 @@ absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Re
 
 absl::Status CheckRestore(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports) {
   for (size_t node = 0; node < reports.size(); ++node) {
+    if (reports[node].code() == 0) continue;
+    return ErrorOf(reports[node], absl::StrCat("node ", NameOf(plan, node), ": ", reports[node].message()));
+  }
+  const auto known =
+      std::find_if(reports.begin(), reports.end(), [](const v1::PeerReport& report) { return !report.restore_unknown(); });
+  const v1::PeerReport& first = known == reports.end() ? reports.front() : *known;
+  for (size_t node = 0; node < reports.size(); ++node) {
     const v1::PeerReport& report = reports[node];
-    if (report.restore() != reports.front().restore()) {
-      return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
-                         absl::StrCat("job '", job.job_id(), "': node ", NameOf(plan, 0), " restores ",
-                                      reports.front().restore(), ", node ", NameOf(plan, node), " ",
-                                      report.restore()));
-    }
-    if (report.code() != 0) {
-      return ErrorOf(report, absl::StrCat("node ", NameOf(plan, node), ": ", report.message()));
-    }
+    const bool same = report.restore() == first.restore() ||
+                      (report.restore_unknown() && absl::StartsWith(first.restore(), absl::StrCat(report.restore(), " ")));
+    if (same) continue;
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT,
+                       absl::StrCat("job '", job.job_id(), "': node ",
+                                    NameOf(plan, static_cast<size_t>(&first - reports.data())), " restores ",
+                                    first.restore(), ", node ", NameOf(plan, node), " ", report.restore()));
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,8 @@ bool AllRestore(const Reports& reports);
 // FAILED_PRECONDITION: a gradient is missing where none may be, other hyper-parameters, one restores while another
 // steps. Else the first error that a node reports.
 absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports, uint64_t target);
-// FAILED_PRECONDITION/CHECKPOINT when nodes restore different checkpoints; else the first error of a node.
+// The first error of a node that restores; FAILED_PRECONDITION/CHECKPOINT when not all mean the same checkpoint, naming two
+// that do not. A node that has no manifest of the name means that of the others.
 absl::Status CheckRestore(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports);
 
 // The verdict of a node that has applied the step, null when none has: it must not be found twice.

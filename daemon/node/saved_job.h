@@ -1,22 +1,24 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A checkpoint that a job is to be restored from, whatever the job ran on when it was saved. Opening it proves, by the
-// heads of its files alone, that it holds every element of this node's units, and nothing that the job has no place for.
-// Files that hold nothing of these need not be here.
+// A state that a job is to be restored from, whatever the job ran on when it was saved, and wherever its arrays lie.
+// Opening it proves, by what the sources say of themselves, that they have every element of the job's units, once, and
+// nothing that the job has no place for. From the same sources all nodes find the same.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/checkpoint/manifest.h"
-#include "daemon/checkpoint/store.h"
+#include "daemon/checkpoint/entry.h"
+#include "daemon/node/array_transfers.h"
+#include "daemon/node/restore_source.h"
 #include "daemon/node/unit_values.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
@@ -25,49 +27,47 @@ namespace dmuon::node {
 
 class SavedJob {
  public:
-  // FAILED_PRECONDITION/CHECKPOINT naming the tensor when the checkpoint does not fit the job; DATA_LOSS or NOT_FOUND
-  // of the store when a file is damaged, or is needed and not here. For node `self` of the plan. All outlive it.
-  static absl::StatusOr<std::unique_ptr<SavedJob>> Open(const checkpoint::Store& store, checkpoint::Manifest manifest,
-                                                        const v1::JobSpec& job, const v1::Plan& plan, uint32_t self);
+  // `name`: as people call the state, "checkpoint 'best'". All sources have arrays; those that are not here tell of them
+  // only. FAILED_PRECONDITION/CHECKPOINT naming the tensor when the state does not fit the job; DATA_LOSS naming what leaves
+  // a hole or overlaps. `job` and `plan` outlive it.
+  static absl::StatusOr<std::unique_ptr<SavedJob>> Open(std::string name, uint64_t step, std::vector<SavedSource> sources,
+                                                        const v1::JobSpec& job, const v1::Plan& plan);
 
-  [[nodiscard]] uint64_t step() const { return manifest_.step; }
+  [[nodiscard]] uint64_t step() const { return step_; }
 
-  // One thread's way to the files.
-  class Reader {
-   public:
-    explicit Reader(const SavedJob* saved) : saved_(saved), parts_(saved->manifest_.parts.size()) {}
-    // All values of `unit` of the job into `values`, which are like it. DATA_LOSS naming file and array.
-    absl::Status Read(const OwnedUnit& unit, UnitValues& values);
+  // By node: what its units are made of; each array once, in order, and none without elements.
+  [[nodiscard]] std::vector<std::vector<NeededArray>> NeedsOf(size_t nodes) const;
 
-   private:
-    const SavedJob* saved_;
-    std::vector<std::unique_ptr<checkpoint::PartReader>> parts_;  // opened as needed
-    std::vector<float> buffer_;
+  [[nodiscard]] bool IsHere(const ArrayRef& array) const { return sources_[array.source].here; }
+  [[nodiscard]] const checkpoint::Entry& entry(const ArrayRef& array) const {
+    return sources_[array.source].arrays->entries()[array.index];
+  }
+  // All values of an array that is here, finite. Any thread. DATA_LOSS naming source and array.
+  absl::Status Read(const ArrayRef& array, std::span<float> to) const;
+
+  // What a unit of the job is made of: `saved` has something of `array`, or all of it.
+  struct Piece {
+    UnitArray array;
+    ArrayRef saved;
   };
+  [[nodiscard]] std::vector<Piece> PiecesOf(uint32_t tensor, const wire::Box& unit) const;
 
  private:
-  // Where an array lies.
-  struct Source {
-    size_t part = 0;
-    size_t index = 0;  // of the part's entries
-    checkpoint::Entry entry;
-  };
   using Quantity = std::pair<std::string, std::string>;  // tensor, quantity
 
-  SavedJob(const checkpoint::Store& store, checkpoint::Manifest manifest, const v1::JobSpec& job)
-      : store_(&store), manifest_(std::move(manifest)), job_(&job) {}
-  absl::Status ReadHeads();
+  SavedJob(std::string name, uint64_t step, std::vector<SavedSource> sources, const v1::JobSpec& job, const v1::Plan& plan);
   absl::Status CheckTensor(const v1::Tensor& tensor) const;
   absl::Status CheckUnit(const v1::Tensor& tensor, const wire::Box& unit) const;
-  absl::Status CheckNothingElse(const v1::Plan& plan) const;
-  [[nodiscard]] std::vector<const Source*> SourcesOf(const checkpoint::Entry& wanted) const;
+  absl::Status CheckNothingElse() const;
+  [[nodiscard]] std::vector<ArrayRef> Find(const checkpoint::Entry& wanted) const;
   [[nodiscard]] absl::Status Unfit(const std::string& why) const;
 
-  const checkpoint::Store* const store_;
-  const checkpoint::Manifest manifest_;
+  const std::string name_;
+  const uint64_t step_;
+  const std::vector<SavedSource> sources_;
   const v1::JobSpec* const job_;
-  std::map<Quantity, std::vector<Source>> sources_;
-  absl::Status absent_;  // of the first file that is not here
+  const v1::Plan* const plan_;
+  std::map<Quantity, std::vector<ArrayRef>> arrays_;
 };
 
 }  // namespace dmuon::node

@@ -102,7 +102,8 @@ absl::StatusOr<uint64_t> Saver::Run(Save& save) {
     manifest.parts = {*part};
   } else {
     absl::StatusOr<std::vector<checkpoint::Part>> parts = Exchange(manifest, part);
-    if (!parts.ok() && part.ok()) store_->Discard(manifest, *part);
+    // Only where no node can have committed: who hears nothing does not know whether the others have all parts.
+    if (absl::IsAborted(parts.status()) && part.ok()) store_->Discard(manifest, *part);
     DMUON_RETURN_IF_ERROR(parts.status());
     manifest.parts = *std::move(parts);
   }

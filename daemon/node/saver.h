@@ -39,7 +39,8 @@ class Saver {
     uint32_t keep = 0;          // automatic checkpoints that stay, of an automatic one
   };
   // Called once, from the saver's thread: the bytes of this node's part, or why there is no new checkpoint. Errors
-  // of the store; ABORTED naming a node that failed; DEADLINE_EXCEEDED naming nodes that said nothing.
+  // of the store; ABORTED naming a node that failed; DEADLINE_EXCEEDED naming nodes that said nothing, or the coordinator:
+  // others may have the checkpoint then, so the part stays (Store::Tidy).
   using Done = std::function<void(const absl::StatusOr<uint64_t>& bytes)>;
   // Not while it is busy.
   void Start(Save save, Done done);

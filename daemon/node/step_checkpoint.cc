@@ -4,11 +4,17 @@
 // The state between steps: copied out for a checkpoint, or replaced by one.
 
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/array_exchange.h"
+#include "daemon/node/array_transfers.h"
 #include "daemon/node/recovery.h"
+#include "daemon/node/restored_units.h"
+#include "daemon/node/saved_job.h"
 #include "daemon/node/step_pipeline.h"
 #include "daemon/node/unit_values.h"
 #include "wire/error.h"
@@ -42,42 +48,74 @@ absl::StatusOr<checkpoint::Image> StepPipeline::Copy() {
   return image;
 }
 
-absl::Status StepPipeline::Restore(const std::string& id, const absl::StatusOr<const SavedJob*>& saved,
-                                   absl::Time deadline) {
+absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource& source, MemoryBudget& budget,
+                                                             absl::Time deadline) {
   v1::PeerReport mine;
   mine.set_target(reached_ + 1);
   mine.set_reached(reached_);
-  mine.set_restore(id);
-  SetStatus(saved.status(), mine);
-  DMUON_RETURN_IF_ERROR(MeetToRestore(mine, deadline));
+  const std::vector<std::string> nodes(plan_->nodes().begin(), plan_->nodes().end());
+  RestoreMeeting meeting(&source, nodes, self_);
+  if (absl::Status known = meeting.Announce(mine); !known.ok()) SetStatus(known, mine);
+  const auto tell = [&](const absl::Status& status, const v1::RestoreShare& share) -> absl::StatusOr<Reports> {
+    SetStatus(status, mine);
+    *mine.mutable_restore_share() = share;
+    DMUON_ASSIGN_OR_RETURN(Reports reports, Tell(mine, deadline));
+    DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, reports));
+    return reports;
+  };
+  DMUON_ASSIGN_OR_RETURN(const Reports first, MeetToRestore(mine, deadline));
+  DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, first));
+  DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(first, tell));
+  Restored restored{met.id, met.step, 0};
+
+  // By the heads alone; so far gradients that were submitted ahead still count.
+  const absl::StatusOr<std::unique_ptr<SavedJob>> saved =
+      SavedJob::Open(absl::StrCat("checkpoint ", source.name()), met.step, std::move(met.sources), *job_, *plan_);
+  std::vector<ArrayTransfer> transfers;
+  if (saved.ok()) transfers = TransfersOf((*saved)->NeedsOf(nodes.size()), met.holders);
+  const std::string what = absl::StrCat("the state of checkpoint ", source.name(), ", beside that of job '", job_->job_id(), "'");
+  const absl::StatusOr<MemoryBudget::Share> share =
+      saved.ok() ? budget.Take(state_bytes_ + ArrayExchange::BytesFor(transfers, self_), what) : saved.status();
+  DMUON_RETURN_IF_ERROR(tell(share.status(), {}).status());
   DMUON_RETURN_IF_ERROR(Settle(deadline));
 
-  std::vector<std::vector<UnitValues>> values;  // by slot, by unit
-  SetStatus(ReadUnits(**saved, values), mine);
-  DMUON_ASSIGN_OR_RETURN(const Reports read, Tell(mine, deadline));
-  DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, read));
+  RestoredUnits units(saved->get(), &states_);
+  DMUON_RETURN_IF_ERROR(tell(units.ReadHere(*slots_), {}).status());
+  DMUON_ASSIGN_OR_RETURN(restored.fetched_bytes, Fetch(**saved, transfers, tell, units, deadline));
 
   // From here on all nodes have all that they need.
   restoring_ = true;
   replicas_.Forget();
-  for (size_t slot = 0; slot < states_.size(); ++slot) {
-    for (size_t i = 0; i < states_[slot]->size(); ++i) Exchange(states_[slot]->mutable_unit(i), values[slot][i]);
-  }
-  reached_ = (*saved)->step() + kLoaded;
+  units.Apply();
+  reached_ = restored.step + kLoaded;
   verdict_.Clear();
   mine.set_reached(reached_);
   DMUON_RETURN_IF_ERROR(PublishAll(deadline));
-  DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
-  DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, ends));
+  DMUON_RETURN_IF_ERROR(tell(absl::OkStatus(), {}).status());
   restoring_ = false;
   workers_->ClearGradients();
-  workers_->MarkDelivered((*saved)->step());
-  reduction_.Open((*saved)->step() + 1);
-  return absl::OkStatus();
+  workers_->MarkDelivered(restored.step);
+  reduction_.Open(restored.step + 1);
+  return restored;
 }
 
-// Until all nodes want the same; whoever still needs this one for the end of a step is helped first.
-absl::Status StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
+// What this node needs and has not, from the others, who do the same. The bytes that came.
+absl::StatusOr<uint64_t> StepPipeline::Fetch(const SavedJob& saved, const std::vector<ArrayTransfer>& transfers,
+                                             const RestoreMeeting::Tell& tell, RestoredUnits& units, absl::Time deadline) {
+  ExchangeEnd end;
+  end.read = [&](const ArrayRef& array, std::span<float> to) { return saved.Read(array, to); };
+  end.take = [&](const ArrayRef& array, std::span<const float> values) { units.Take(array, values); };
+  end.agree = [&](const absl::Status& status) { return tell(status, {}).status(); };
+  end.move = [&](std::vector<transport::Outgoing> out, std::vector<transport::Incoming> in) {
+    return peers_->Move(std::move(out), std::move(in), deadline);
+  };
+  ArrayExchange exchange(transfers, static_cast<size_t>(plan_->nodes_size()), self_, std::move(end));
+  DMUON_RETURN_IF_ERROR(exchange.Run());
+  return exchange.received_bytes();
+}
+
+// Until all nodes want it; whoever still needs this one for the end of a step is helped first.
+absl::StatusOr<StepPipeline::Reports> StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   if (replicas_.on() && AnyIsLost(reports)) return CommonStep(*plan_, reports, LostNodes(reports)).status();
   recoveries_ = MostRecoveries(reports);  // the checkpoint is a step that all have
@@ -88,19 +126,7 @@ absl::Status StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time 
     DMUON_RETURN_IF_ERROR(Round(lowest, reports, {}, deadline, report));
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
-  return CheckRestore(*job_, *plan_, reports);
-}
-
-absl::Status StepPipeline::ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const {
-  values.resize(states_.size());
-  StepReport unused;  // no step
-  return RunSlots(*slots_, unused, [&](size_t slot, SlotWork& work) {
-    SavedJob::Reader reader(&saved);
-    for (size_t i = 0; i < states_[slot]->size() && work.status.ok(); ++i) {
-      const OwnedUnit& unit = states_[slot]->unit(i);
-      work.status = reader.Read(unit, values[slot].emplace_back(UnitValues::Like(unit)));
-    }
-  });
+  return reports;
 }
 
 // Ends what may be open between two steps.

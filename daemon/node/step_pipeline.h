@@ -34,13 +34,18 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/checkpoint/image.h"
+#include "daemon/node/array_transfers.h"
 #include "daemon/node/countdown.h"
 #include "daemon/node/mail_exchange.h"
+#include "daemon/node/memory_budget.h"
 #include "daemon/node/messages.h"
 #include "daemon/node/owned_state.h"
 #include "daemon/node/peers.h"
 #include "daemon/node/reduction.h"
 #include "daemon/node/replicas.h"
+#include "daemon/node/restore_meeting.h"
+#include "daemon/node/restore_source.h"
+#include "daemon/node/restored_units.h"
 #include "daemon/node/round.h"
 #include "daemon/node/saved_job.h"
 #include "daemon/node/slot_threads.h"
@@ -92,10 +97,15 @@ class StepPipeline {
   // Between steps: a copy of the state, of state_bytes(), as this node's part of a checkpoint. RESOURCE_EXHAUSTED when
   // the kernel has no memory.
   [[nodiscard]] absl::StatusOr<checkpoint::Image> Copy();
-  // Replaces the state by a checkpoint, on all nodes or on none, and publishes it. `id` stands for the checkpoint; all
-  // nodes must restore the same. `saved`: what is to be read, or why this node cannot. After PEER_LOST some nodes may
-  // have done it: nothing runs before it has been repeated. Other errors: nothing changed.
-  absl::Status Restore(const std::string& id, const absl::StatusOr<const SavedJob*>& saved, absl::Time deadline);
+  struct Restored {
+    std::string id;  // of the contents
+    uint64_t step = 0;
+    uint64_t fetched_bytes = 0;  // that came from other nodes
+  };
+  // Replaces the state by what `source` and those of the other nodes have together, on all nodes or on none, and publishes
+  // it. All nodes must restore the same. Takes the memory for it from `budget` until it is done. After PEER_LOST some nodes
+  // may have done it: nothing runs before it has been repeated. Other errors: nothing changed.
+  absl::StatusOr<Restored> Restore(const RestoreSource& source, MemoryBudget& budget, absl::Time deadline);
 
   // The step that the state is of, between steps.
   [[nodiscard]] uint64_t reached_step() const { return reached_ - kLoaded; }
@@ -134,8 +144,9 @@ class StepPipeline {
   MailExchange* Open(Mail& mail, absl::Time deadline);
   absl::Status Close();
   absl::Status CheckRestoring() const;
-  absl::Status MeetToRestore(const v1::PeerReport& mine, absl::Time deadline);
-  absl::Status ReadUnits(const SavedJob& saved, std::vector<std::vector<UnitValues>>& values) const;
+  absl::StatusOr<Reports> MeetToRestore(const v1::PeerReport& mine, absl::Time deadline);
+  absl::StatusOr<uint64_t> Fetch(const SavedJob& saved, const std::vector<ArrayTransfer>& transfers,
+                                 const RestoreMeeting::Tell& tell, RestoredUnits& units, absl::Time deadline);
   absl::Status PublishAll(absl::Time deadline);
   absl::Status Settle(absl::Time deadline);
   absl::Status Recover(const Reports& reports, absl::Time deadline);

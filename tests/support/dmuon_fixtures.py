@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -165,9 +165,11 @@ class Network:
 
 
 class Cluster:
-    """One `dmuon-coordinator` and some nodes: on loopback, or on a network of their own."""
+    """One `dmuon-coordinator` and some nodes: on loopback, or on a network of their own. `node_flags`: more flags of each
+    node, by number."""
 
-    def __init__(self, nodes: int, *flags: str, network: Network | None = None) -> None:
+    def __init__(self, nodes: int, *flags: str, network: Network | None = None,
+                 node_flags: Sequence[Sequence[str]] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
         self.coordinator = f"unix:{self._folder.name}/c.sock"
         self._log_path = pathlib.Path(self._folder.name) / "log"
@@ -175,6 +177,7 @@ class Cluster:
         self.nodes = []
         for i in range(nodes):
             own = ["--data-address", network.address(i)] if network else []
+            own += node_flags[i] if node_flags else []
             self.nodes.append(Daemon("--node-id", f"node-{i}", *own, *flags, coordinator=self.coordinator,
                                      namespace=network.namespace(i) if network else None))
 

@@ -172,7 +172,7 @@ TEST(NamesTest, APartsNameHasOneMeaning) {
       manifest.name = name;
       for (const int again : {0, 1, 12}) {
         const std::string file = PartFile(manifest, node, again);
-        EXPECT_EQ(OwnerOf(file), (Owner{NodeText(node), name})) << file;
+        EXPECT_EQ(OwnerOf(file), (Owner{NodeText(node), name, manifest.step})) << file;
         EXPECT_TRUE(IsPlainName(file)) << file;
       }
     }

@@ -87,7 +87,7 @@ inline absl::Status Load(const Store& store, const std::string& name, uint64_t s
   if (manifest->step != step) return absl::InternalError("of another step");
   const Image wanted = SampleImage(SampleEntries(), static_cast<float>(step));
   for (const Part& part : manifest->parts) {
-    absl::StatusOr<std::unique_ptr<PartReader>> reader = store.OpenPart(*manifest, part);
+    absl::StatusOr<std::unique_ptr<ArraySource>> reader = store.OpenPart(*manifest, part);
     if (!reader.ok()) return reader.status();
     if ((*reader)->entries() != wanted.entries()) return absl::InternalError("other entries");
     for (size_t i = 0; i < wanted.entries().size(); ++i) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/checkpoint/names.h"
 #include "tests/daemon/base/temp_dir.h"
 #include "tests/daemon/checkpoint/samples.h"
 #include "wire/error.h"
@@ -23,9 +24,11 @@
 namespace dmuon::checkpoint {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 class StoreTest : public ::testing::Test {
@@ -57,6 +60,15 @@ class StoreTest : public ::testing::Test {
     return names;
   }
   void Put(const std::string& file, const std::string& content) const { std::ofstream(FileOf(file)) << content; }
+
+  // The clock of files may stand still for milliseconds.
+  void MakeOlder(const std::string& file, int hours) const {
+    std::filesystem::last_write_time(FileOf(file), std::filesystem::last_write_time(FileOf(file)) - std::chrono::hours(hours));
+  }
+  void PutEarlier(const std::string& file) const {
+    Put(file, "left");
+    MakeOlder(file, 1);
+  }
 
   TempDir dir_;
   std::string root_;
@@ -323,15 +335,45 @@ TEST_F(StoreTest, TidyingTakesOnlyWhatAnEarlierProcessOfThisNodeLeft) {
   const std::vector<std::string> others = {"first.8.3.node-1.safetensors", "node-1.12.0123456789abcdef.tmp", "notes.txt",
                                            "first.8.3.a-node-0.safetensors", "x.tmp"};
   const std::vector<std::string> ours = {"first.8.3.node-0.safetensors", "first.8.3.node-0%r2.safetensors",
-                                         "node-0.12.0123456789abcdef.tmp", "b.c.8.3.node-0.safetensors"};
+                                         "node-0.12.0123456789abcdef.tmp"};
   for (const auto* files : {&others, &ours}) {
-    for (const std::string& file : *files) Put(file, "left");
+    for (const std::string& file : *files) PutEarlier(file);
   }
   EXPECT_TRUE(store_->Tidy(kJob, "node-0").ok());
   std::vector<std::string> wanted = {"first.json", "first.7.3.node-0.safetensors"};
   wanted.insert(wanted.end(), others.begin(), others.end());
   EXPECT_THAT(Files(), ::testing::UnorderedElementsAreArray(wanted));
   EXPECT_TRUE(store_->Tidy("nobody", "node-0").ok());
+}
+
+// The process ended after its part was there, and before its Commit; that of another node, with its own root, did not.
+TEST_F(StoreTest, APartThatAnotherNodesManifestMayNameStays) {
+  Manifest manifest = SampleManifest("first", 7);
+  manifest.parts = {Open()->WritePart(manifest, "node-0", SampleImage(SampleEntries(), 7), nullptr).value()};
+  MakeOlder(manifest.parts[0].file, 1);
+  ASSERT_TRUE(SaveIt("other", 8, true).ok());
+  EXPECT_TRUE(store_->Tidy(kJob, "node-0", 1).ok());
+  const absl::StatusOr<std::unique_ptr<ArraySource>> part = store_->OpenPart(manifest, manifest.parts[0]);
+  EXPECT_TRUE(part.ok()) << part.status();
+  ASSERT_TRUE(SaveIt("first", 9).ok());  // in its place
+  EXPECT_TRUE(store_->Tidy(kJob, "node-0", 1).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->OpenPart(manifest, manifest.parts[0]).status()));
+}
+
+TEST_F(StoreTest, AnAutomaticPartThatNoManifestNamesStaysAsLongAsItsCheckpointWould) {
+  const std::string file = AutomaticName(5) + ".5.3.node-0.safetensors";
+  ASSERT_TRUE(SaveIt(AutomaticName(4), 4, true).ok());
+  MakeOlder(AutomaticName(4) + ".json", 2);
+  PutEarlier(file);
+  ASSERT_TRUE(SaveIt("mine", 6).ok());
+  ASSERT_TRUE(SaveIt(AutomaticName(6), 6, true).ok());
+  EXPECT_TRUE(store_->Tidy(kJob, "node-0", 2).ok());
+  EXPECT_THAT(Files(), Contains(file));
+  ASSERT_TRUE(SaveIt(AutomaticName(7), 7, true).ok());
+  EXPECT_TRUE(store_->Tidy(kJob, "node-0", 0).ok());  // all are kept
+  EXPECT_THAT(Files(), Contains(file));
+  EXPECT_TRUE(store_->Tidy(kJob, "node-0", 2).ok());
+  EXPECT_THAT(Files(), Not(Contains(file)));
 }
 
 TEST_F(StoreTest, TidyingLeavesASaveInProgress) {
@@ -352,6 +394,22 @@ TEST_F(StoreTest, TidyingLeavesPartsWhereAManifestCannotBeRead) {
   Put("node-0.12.0123456789abcdef.tmp", "left");
   EXPECT_TRUE(store_->Tidy(kJob, "node-0").ok());
   EXPECT_THAT(Files(), UnorderedElementsAre("first.json", "first.7.3.node-0.safetensors"));
+}
+
+TEST_F(StoreTest, VerifyingReadsWhatIsHereBeforeItMissesWhatIsNot) {
+  Manifest manifest = SampleManifest("both", 7);
+  for (const std::string node : {"node-0", "node-1"}) {
+    manifest.parts.push_back(store_->WritePart(manifest, node, SampleImage(SampleEntries(), 7), nullptr).value());
+  }
+  ASSERT_TRUE(store_->Commit(manifest).ok());
+  std::filesystem::remove(FileOf(manifest.parts[0].file));
+  const absl::Status missing = store_->Verify(manifest, nullptr);
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  EXPECT_THAT(std::string(missing.message()), HasSubstr(manifest.parts[0].file));
+  std::filesystem::resize_file(FileOf(manifest.parts[1].file), 100);
+  const absl::Status damaged = store_->Verify(manifest, nullptr);
+  EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr(manifest.parts[1].file));
 }
 
 TEST_F(StoreTest, ProgressGrowsToAllAndStopsWhenTold) {
@@ -380,7 +438,7 @@ TEST_F(StoreTest, ProgressGrowsToAllAndStopsWhenTold) {
 
 TEST_F(StoreTest, ReadsOnlyAsMuchAsThereIs) {
   const Manifest manifest = Save(*store_, SampleManifest("first", 7)).value();
-  const std::unique_ptr<PartReader> reader = store_->OpenPart(manifest, manifest.parts[0]).value();
+  const std::unique_ptr<ArraySource> reader = store_->OpenPart(manifest, manifest.parts[0]).value();
   std::vector<float> values(13);
   EXPECT_TRUE(absl::IsInvalidArgument(reader->Read(0, values)));
   // An open part stays, whatever becomes of its file.

@@ -9,16 +9,14 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/checkpoint/store.h"
-#include "tests/daemon/base/temp_dir.h"
+#include "tests/daemon/node/checkpoint_run.h"
 #include "tests/daemon/node/exact_run.h"
 #include "tests/daemon/node/test_node.h"
 #include "wire/error.h"
@@ -27,50 +25,6 @@ namespace dmuon::node {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Fused and stacked matrices, rows that a rank has none of, and element-wise tensors that each worker owns a box of.
-TestJob Model(uint32_t world_size, v1::Variant variant = v1::VARIANT_MUON) {
-  TestJob job("model", world_size);
-  auto& muon = *job.spec.mutable_groups(0)->mutable_muon();
-  muon.set_variant(variant);
-  job.Add("up", {13, 6});
-  job.Add("down", {6, 13});
-  v1::Tensor* fused = job.Add("qkv", {12, 6});
-  for (const int64_t rows : {2, 1, 1}) fused->add_row_blocks(rows);
-  fused->set_row_repeats(3);
-  job.Add("experts", {3, 5, 4})->set_view(v1::VIEW_EXPERTS);
-  job.Add("narrow", {2, 9});
-  job.Add("norm", {7}, 1);
-  job.Add("embedding", {11, 5}, 1);
-  return job;
-}
-
-struct Disk {
-  TempDir directory;
-  std::unique_ptr<checkpoint::Store> store = checkpoint::Store::Open(directory.path()).value();
-
-  [[nodiscard]] EngineOptions Options() const {
-    EngineOptions options = TwoSlots();
-    options.checkpoints = store.get();
-    return options;
-  }
-  // The only file of the job that ends so.
-  [[nodiscard]] std::filesystem::path File(const std::string& ending) const {
-    for (const auto& entry : std::filesystem::directory_iterator(directory.File("model"))) {
-      if (absl::EndsWith(entry.path().string(), ending)) return entry.path();
-    }
-    return {};
-  }
-};
-
-void ExpectSteps(TestRun& run, uint64_t first, uint64_t last) {
-  for (uint64_t step = first; step <= last; ++step) {
-    const absl::Status status = StepExactly(run, step);
-    EXPECT_TRUE(status.ok()) << "step " << step << ": " << status;
-  }
-}
-
-float Zero(size_t, int64_t) { return 0.0F; }
 
 // A job on some nodes; each worker is on the node of its number, modulo.
 struct Topology {
@@ -98,27 +52,10 @@ Shards ShardsOf(const Topology& topology, const TestJob& job) {
   return Rows(job, topology.parts, topology.parts == topology.workers);
 }
 
-// All of a job's parameters, put together from the first replica.
-std::vector<float> WholeModel(TestRun& run, const TestJob& job, const Shards& shards) {
-  std::vector<float> all;
-  for (size_t t = 0; t < static_cast<size_t>(job.spec.tensors_size()); ++t) {
-    const wire::Box whole = Whole(job.spec.tensors(static_cast<int>(t)));
-    std::vector<float> values(static_cast<size_t>(whole.elements()));
-    for (size_t rank = 0; rank < run.size(); ++rank) {
-      const std::span<float> piece = run[rank].param(t);
-      wire::ForEachRun(whole, shards[rank][t].param, [&](const wire::Run& run_of) {
-        std::copy_n(piece.begin() + run_of.b, run_of.count, values.begin() + run_of.a);
-      });
-    }
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
-}
-
 class ResumeTest : public ::testing::TestWithParam<v1::Variant> {};
 
 TEST_P(ResumeTest, AResumedRunHasTheBitsOfTheUninterruptedOne) {
-  const TestJob job = Model(2, GetParam());
+  const TestJob job = CheckpointModel(2, GetParam());
   const std::vector<std::vector<float>> expected = Undisturbed(job, Rows(job, 2, true), 5);
   Disk disk;
   {
@@ -150,7 +87,7 @@ TEST(TopologyTest, AnyDeploymentRestoresWhatAnyOtherSaved) {
   for (const Topology& from : kTopologies) {
     Disk disk;
     std::vector<float> expected;
-    const TestJob saved_job = Model(from.workers);
+    const TestJob saved_job = CheckpointModel(from.workers);
     const Shards saved_shards = ShardsOf(from, saved_job);
     {
       Deployment before(from, disk.Options(), saved_job);
@@ -162,7 +99,7 @@ TEST(TopologyTest, AnyDeploymentRestoresWhatAnyOtherSaved) {
       expected = WholeModel(before.run, saved_job, saved_shards);
     }
     for (const Topology& to : kTopologies) {
-      const TestJob job = Model(to.workers);
+      const TestJob job = CheckpointModel(to.workers);
       const Shards shards = ShardsOf(to, job);
       Deployment after(to, disk.Options(), job);
       ASSERT_TRUE(after.run.Start(shards, Zero).ok());
@@ -180,7 +117,7 @@ class CheckpointTest : public ::testing::Test {
   void SetUp() override { ASSERT_TRUE(run_.Start().ok()); }
 
   Disk disk_;
-  TestJob job_ = Model(2);
+  TestJob job_ = CheckpointModel(2);
   TestNode node_;
   TestRun run_;
 };
@@ -311,13 +248,7 @@ TEST_F(CheckpointTest, ADamagedFileIsNamedAndChangesNothing) {
   ExpectSteps(run_, 1, 1);
   ASSERT_TRUE(run_.Save("one", 1).ok());
   const std::filesystem::path file = disk_.File(".safetensors");
-  {
-    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-    stream.seekg(-1, std::ios::end);
-    const char last = static_cast<char>(stream.get());
-    stream.seekp(-1, std::ios::end);
-    stream.put(static_cast<char>(last ^ 1));
-  }
+  FlipLastBit(file);
   ExpectSteps(run_, 2, 2);
   const absl::Status status = run_.Restore("one").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;

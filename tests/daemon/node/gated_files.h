@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A disk whose reads can be held up.
+// A disk whose reads can be held up, and come at a moment that a test knows.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,7 +28,14 @@ class Gate {
     const wire::MutexLock lock(mu_);
     while (waiting_ == 0) changed_.Wait(mu_);
   }
+  // Once: what happens before the read after `passing` more reads.
+  void Before(size_t passing, std::function<void()> what) {
+    const wire::MutexLock lock(mu_);
+    passing_ = passing;
+    before_ = std::move(what);
+  }
   void Pass() {
+    if (const std::function<void()> what = TakeBefore()) what();
     const wire::MutexLock lock(mu_);
     ++waiting_;
     changed_.NotifyAll();
@@ -36,6 +44,12 @@ class Gate {
   }
 
  private:
+  std::function<void()> TakeBefore() {
+    const wire::MutexLock lock(mu_);
+    if (passing_ == 0) return std::exchange(before_, nullptr);
+    --passing_;
+    return nullptr;
+  }
   void Set(bool closed) {
     const wire::MutexLock lock(mu_);
     closed_ = closed;
@@ -46,6 +60,8 @@ class Gate {
   wire::CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   int waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t passing_ ABSL_GUARDED_BY(mu_) = 0;
+  std::function<void()> before_ ABSL_GUARDED_BY(mu_);
 };
 
 class GatedFile final : public checkpoint::File {

@@ -125,7 +125,7 @@ std::vector<v1::WatchPlansResponse> TestNode::events() const { return link_->eve
 
 void TestNode::Replay(const v1::WatchPlansResponse& event) { link_->Replay(event); }
 
-TestCluster::TestCluster(size_t nodes, const EngineOptions& options)
+TestCluster::TestCluster(size_t nodes, const EngineOptions& options, const std::vector<checkpoint::Store*>& stores)
     : backend_(kernels::MakeBackend("cpu").value()),
       host_(std::make_unique<coordinator::Host>(
           coordinator::HostOptions{.now = [this] { return MonotonicNow() + absl::Seconds(stopped_seconds_.load()); }},
@@ -134,6 +134,7 @@ TestCluster::TestCluster(size_t nodes, const EngineOptions& options)
     Node& node = *nodes_.emplace_back(std::make_unique<Node>());
     node.options = options;
     node.options.node_id = absl::StrCat("node-", i);
+    if (!stores.empty()) node.options.checkpoints = stores[i];
     Restart(i);
   }
 }

@@ -62,8 +62,8 @@ class TestNode {
 // Several nodes under one coordinator, connected by the local transport.
 class TestCluster {
  public:
-  // Nodes "node-0", "node-1", ... all with `options`.
-  explicit TestCluster(size_t nodes, const EngineOptions& options = {});
+  // Nodes "node-0", "node-1", ... all with `options`, each with its own of `stores`, if there are any.
+  explicit TestCluster(size_t nodes, const EngineOptions& options = {}, const std::vector<checkpoint::Store*>& stores = {});
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }

@@ -115,7 +115,7 @@ absl::StatusOr<uint64_t> StepPipeline::Fetch(const SavedJob& saved, const std::v
 }
 
 // Until all nodes want it; whoever still needs this one for the end of a step is helped first.
-absl::StatusOr<StepPipeline::Reports> StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
+absl::StatusOr<Reports> StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   if (replicas_.on() && AnyIsLost(reports)) return CommonStep(*plan_, reports, LostNodes(reports)).status();
   recoveries_ = MostRecoveries(reports);  // the checkpoint is a step that all have

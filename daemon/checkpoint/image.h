@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "daemon/checkpoint/entry.h"
+#include "wire/scoped_fd.h"
 
 namespace dmuon::checkpoint {
 
@@ -25,6 +27,9 @@ class Image {
   // it has the size and no image any more. RESOURCE_EXHAUSTED when the kernel refuses; INVALID_ARGUMENT for an entry
   // that is not valid, and for two of one key.
   static absl::StatusOr<Image> Create(std::vector<Entry> entries, std::shared_ptr<Memory> former = nullptr);
+  // The same in memory that another process can be given by descriptor, with room for a head of `head_bytes` before the
+  // values, a multiple of kHeadAlignment. All pages are there when it returns.
+  static absl::StatusOr<Image> CreateShared(std::vector<Entry> entries, uint64_t head_bytes);
 
   Image(Image&&) noexcept;
   Image& operator=(Image&&) noexcept;
@@ -40,6 +45,8 @@ class Image {
   // Where the values are. Who keeps it beyond the image has it back at once for the next one, unless the kernel has
   // needed the pages meanwhile; what was in them is lost.
   [[nodiscard]] std::shared_ptr<Memory> memory() const;
+  // Of CreateShared, with its head: a memfd that nobody can change any more.
+  absl::StatusOr<wire::ScopedFd> Seal(absl::string_view head) &&;
 
  private:
   Image(std::vector<Entry> entries, std::shared_ptr<Memory> memory);

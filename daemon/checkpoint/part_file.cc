@@ -31,8 +31,8 @@ std::string HashOf(absl::string_view bytes) {
 }
 
 // As long as the head will be.
-absl::StatusOr<std::string> DraftHead(Head& head, const Image& image) {
-  head.entries = image.entries();
+absl::StatusOr<std::string> DraftHead(Head& head, std::vector<Entry> entries) {
+  head.entries = std::move(entries);
   head.sha256.assign(head.entries.size(), std::string(64, '0'));
   return MakeHead(head);
 }
@@ -58,15 +58,15 @@ absl::Status CheckHead(const Head& head, const Manifest& manifest, const Part& p
   return absl::OkStatus();
 }
 
-// The proved head, and its bytes.
-absl::StatusOr<std::pair<Head, uint64_t>> ReadHead(File& file, const Manifest& manifest, const Part& part) {
+absl::StatusOr<uint64_t> FileBytes(File& file) {
   int64_t size = file.Bytes();
   while (size == -EINTR) size = file.Bytes();
   if (size < 0) return Damaged(absl::StrCat("cannot be read: ", std::strerror(static_cast<int>(-size))));
-  const auto file_bytes = static_cast<uint64_t>(size);
-  if (file_bytes != part.bytes) {
-    return Damaged(absl::StrCat("has ", file_bytes, " bytes, its manifest says ", part.bytes));
-  }
+  return static_cast<uint64_t>(size);
+}
+
+// All bytes of the head.
+absl::StatusOr<std::string> ReadHeadText(File& file, uint64_t file_bytes) {
   if (file_bytes < kLengthBytes) return Damaged(absl::StrCat("has ", file_bytes, " bytes and no head"));
   std::array<std::byte, kLengthBytes> length{};
   int error = ReadFully(file, length, 0);
@@ -75,21 +75,46 @@ absl::StatusOr<std::pair<Head, uint64_t>> ReadHead(File& file, const Manifest& m
   std::string text(bytes, '\0');
   error = ReadFully(file, std::as_writable_bytes(std::span(text)), 0);
   if (error != 0) return Damaged(absl::StrCat("cannot be read: ", std::strerror(-error)));
-  if (HashOf(text) != part.header_sha256) return Damaged("its head is not the one that was saved");
+  return text;
+}
+
+struct ProvedHead {
+  Head head;
+  uint64_t bytes = 0;
+};
+
+absl::StatusOr<ProvedHead> ReadHead(File& file, absl::string_view sha256) {
+  DMUON_ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(file));
+  DMUON_ASSIGN_OR_RETURN(const std::string text, ReadHeadText(file, file_bytes));
+  if (HashOf(text) != sha256) return Damaged("its head is not the one that was saved");
   DMUON_ASSIGN_OR_RETURN(Head head, ParseHead(text, file_bytes));
-  DMUON_RETURN_IF_ERROR(CheckHead(head, manifest, part));
-  return std::pair(std::move(head), bytes);
+  return ProvedHead{std::move(head), text.size()};
+}
+
+absl::StatusOr<ProvedHead> ReadHead(File& file, const Manifest& manifest, const Part& part) {
+  DMUON_ASSIGN_OR_RETURN(const uint64_t file_bytes, FileBytes(file));
+  if (file_bytes != part.bytes) {
+    return Damaged(absl::StrCat("has ", file_bytes, " bytes, its manifest says ", part.bytes));
+  }
+  DMUON_ASSIGN_OR_RETURN(ProvedHead proved, ReadHead(file, part.header_sha256));
+  DMUON_RETURN_IF_ERROR(CheckHead(proved.head, manifest, part));
+  return proved;
 }
 
 }  // namespace
 
 absl::StatusOr<uint64_t> PartFileBytes(Head head, const Image& image) {
-  DMUON_ASSIGN_OR_RETURN(const std::string made, DraftHead(head, image));
+  DMUON_ASSIGN_OR_RETURN(const std::string made, DraftHead(head, image.entries()));
   return made.size() + image.data().size();
 }
 
+absl::StatusOr<uint64_t> PartHeadBytes(Head head, std::vector<Entry> entries) {
+  DMUON_ASSIGN_OR_RETURN(const std::string made, DraftHead(head, std::move(entries)));
+  return made.size();
+}
+
 absl::StatusOr<Part> WritePartFile(Head head, const Image& image, const Progress& progress, Draft& draft) {
-  DMUON_ASSIGN_OR_RETURN(std::string made, DraftHead(head, image));
+  DMUON_ASSIGN_OR_RETURN(std::string made, DraftHead(head, image.entries()));
   const uint64_t total = made.size() + image.data().size();
   uint64_t at = made.size();
   const auto go_on = [&] { return !progress || progress(at, total); };
@@ -126,9 +151,16 @@ absl::StatusOr<std::unique_ptr<DiskPart>> DiskPart::Open(const Directory& direct
   if (absl::IsNotFound(file.status())) return Prefixed(absl::StrCat("the part of node ", part.node), file.status());
   if (!file.ok()) return file.status();
   const std::string path = directory.PathOf(part.file);
-  absl::StatusOr<std::pair<Head, uint64_t>> head = ReadHead(**file, manifest, part);
-  if (!head.ok()) return Prefixed(path, head.status());
-  return std::unique_ptr<DiskPart>(new DiskPart(*std::move(file), path, std::move(head->first), head->second));
+  absl::StatusOr<ProvedHead> proved = ReadHead(**file, manifest, part);
+  if (!proved.ok()) return Prefixed(path, proved.status());
+  return std::unique_ptr<DiskPart>(new DiskPart(*std::move(file), path, std::move(proved->head), proved->bytes));
+}
+
+absl::StatusOr<std::unique_ptr<DiskPart>> DiskPart::OpenAlone(std::unique_ptr<File> file, std::string name,
+                                                              absl::string_view sha256) {
+  absl::StatusOr<ProvedHead> proved = ReadHead(*file, sha256);
+  if (!proved.ok()) return Prefixed(name, proved.status());
+  return std::unique_ptr<DiskPart>(new DiskPart(std::move(file), std::move(name), std::move(proved->head), proved->bytes));
 }
 
 absl::Status DiskPart::ReadChunk(size_t i, std::span<std::byte> to, uint64_t offset) const {

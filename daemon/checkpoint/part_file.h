@@ -27,12 +27,19 @@ namespace dmuon::checkpoint {
 absl::StatusOr<Part> WritePartFile(Head head, const Image& image, const Progress& progress, Draft& draft);
 // Bytes that the file will have. RESOURCE_EXHAUSTED for too many entries.
 absl::StatusOr<uint64_t> PartFileBytes(Head head, const Image& image);
+// Bytes that its head will have, whatever the checksums are.
+absl::StatusOr<uint64_t> PartHeadBytes(Head head, std::vector<Entry> entries);
 
 class DiskPart : public ArraySource {
  public:
   // Reads and proves the head. As Store::OpenPart.
   static absl::StatusOr<std::unique_ptr<DiskPart>> Open(const Directory& directory, const Manifest& manifest, const Part& part);
 
+  // One that no manifest names: its head is proved by its SHA-256 alone. `name` is for errors.
+  static absl::StatusOr<std::unique_ptr<DiskPart>> OpenAlone(std::unique_ptr<File> file, std::string name,
+                                                             absl::string_view sha256);
+
+  [[nodiscard]] const Head& head() const { return head_; }
   [[nodiscard]] const std::vector<Entry>& entries() const override { return head_.entries; }
   [[nodiscard]] absl::Status Read(size_t i, std::span<float> to) const override;
   // As Read, for nobody; `chunk` is told the bytes of each piece, and ends it with false (CANCELLED).

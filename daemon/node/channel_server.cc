@@ -119,19 +119,27 @@ void ChannelServer::Accept() {
 }
 
 bool ChannelServer::Read(uint64_t key, Channel& channel) {
-  const absl::StatusOr<wire::ReceivedFrame> received =
-      wire::ReceiveFrame(channel.socket.get(), absl::ZeroDuration());
+  absl::StatusOr<wire::ReceivedFrame> received = wire::ReceiveFrame(channel.socket.get(), absl::ZeroDuration());
   if (!received.ok()) return false;  // the end, or the death of the process
-  absl::Status status = wire::InvalidField("an unexpected frame");
-  if (channel.session_id == 0 && received->frame.type == wire::FrameType::kHello) {
-    status = Greet(key, channel, *received);
-  } else if (channel.session_id != 0 && received->frame.type == wire::FrameType::kStep) {
-    status = owner_->Ring(channel.session_id, *received);
-  } else if (channel.session_id != 0 && received->frame.type == wire::FrameType::kGradients) {
-    status = owner_->ExpectGradients(channel.session_id, received->frame);
-  }
+  const absl::Status status = Handle(key, channel, *std::move(received));
   if (!status.ok()) LogWarning("arena channel refused: ", status.message());
   return status.ok();
+}
+
+absl::Status ChannelServer::Handle(uint64_t key, Channel& channel, wire::ReceivedFrame received) {
+  const wire::FrameType type = received.frame.type;
+  if (channel.session_id == 0) {
+    if (type == wire::FrameType::kHello) return Greet(key, channel, received);
+  } else if (type == wire::FrameType::kStep) {
+    return owner_->Ring(channel.session_id, received);
+  } else if (type == wire::FrameType::kGradients) {
+    return owner_->ExpectGradients(channel.session_id, received.frame);
+  } else if (type == wire::FrameType::kOffer && received.fd.valid()) {
+    return owner_->Offer(channel.session_id, std::move(received.fd));
+  } else if (type == wire::FrameType::kRelease) {
+    return owner_->Release(channel.session_id);
+  }
+  return wire::InvalidField("an unexpected frame");
 }
 
 absl::Status ChannelServer::Greet(uint64_t key, Channel& channel,

@@ -32,6 +32,10 @@ class ChannelOwner {
   virtual absl::Status Ring(uint64_t session_id, const wire::ReceivedFrame& step) = 0;
   // A kGradients frame.
   virtual absl::Status ExpectGradients(uint64_t session_id, const wire::ChannelFrame& frame) = 0;
+  // A kOffer frame with its descriptor; answered on the channel.
+  virtual absl::Status Offer(uint64_t session_id, wire::ScopedFd state) = 0;
+  // A kRelease frame.
+  virtual absl::Status Release(uint64_t session_id) = 0;
   virtual void ChannelGone(uint64_t session_id) = 0;
 };
 
@@ -59,6 +63,7 @@ class ChannelServer {
   void Accept();
   // Reads what has come; false when the channel is over.
   bool Read(uint64_t key, Channel& channel);
+  absl::Status Handle(uint64_t key, Channel& channel, wire::ReceivedFrame received);
   absl::Status Greet(uint64_t key, Channel& channel, const wire::ReceivedFrame& hello);
   void Drop(uint64_t key);
   void DropSilent();

@@ -23,7 +23,7 @@ absl::Status CheckStore(const checkpoint::Store* store, const std::string& node_
 CheckpointFiles::CheckpointFiles(const checkpoint::Store* store, std::string node_id, std::string job_id, std::string name)
     : store_(store), node_id_(std::move(node_id)), job_id_(std::move(job_id)), name_(std::move(name)) {}
 
-std::string CheckpointFiles::name() const { return absl::StrCat("'", name_, "'"); }
+std::string CheckpointFiles::name() const { return absl::StrCat("checkpoint '", name_, "'"); }
 
 absl::StatusOr<RestoreSource::Contents> CheckpointFiles::Find() const {
   DMUON_RETURN_IF_ERROR(CheckStore(store_, node_id_));

@@ -280,6 +280,19 @@ void Engine::Restore(const v1::RestoreRequest& request, absl::Time deadline, Rep
   (*job)->Restore(deadline, request, std::move(reply));
 }
 
+void Engine::Export(const v1::ExportRequest& request, absl::Time deadline, Reply<v1::ExportResponse> reply) {
+  absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
+  if (!job.ok()) return reply(job.status());
+  (*job)->Export(deadline, request, std::move(reply));
+}
+
+void Engine::Import(const v1::ImportRequest& request, absl::Time deadline, Reply<v1::ImportResponse> reply) {
+  absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
+  if (!job.ok()) return reply(job.status());
+  if (absl::Status status = wire::ValidateDigest(request.digest()); !status.ok()) return reply(status);
+  (*job)->Import(deadline, request, std::move(reply));
+}
+
 void Engine::SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline,
                      Reply<v1::SaveJobResponse> reply) {
   std::shared_ptr<Job> job;
@@ -327,6 +340,22 @@ absl::Status Engine::Ring(uint64_t session_id, const wire::ReceivedFrame& step) 
 absl::Status Engine::ExpectGradients(uint64_t session_id, const wire::ChannelFrame& frame) {
   DMUON_ASSIGN_OR_RETURN(const std::shared_ptr<Job> job, JobOf(session_id));
   job->ExpectGradients(frame.generation, frame.bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Offer(uint64_t session_id, wire::ScopedFd state) {
+  wire::MutexLock lock(mu_);
+  const auto it = sessions_.find(session_id);
+  if (it == sessions_.end()) return absl::NotFoundError(absl::StrCat("session ", session_id, " is over"));
+  it->second.session->Offer(std::move(state));
+  wire::ChannelFrame taken;
+  taken.type = wire::FrameType::kTaken;
+  taken.session_id = session_id;
+  return it->second.session->Send(taken, -1);
+}
+
+absl::Status Engine::Release(uint64_t session_id) {
+  if (const absl::StatusOr<std::shared_ptr<Job>> job = JobOf(session_id); job.ok()) (*job)->Release(session_id);
   return absl::OkStatus();
 }
 

@@ -79,6 +79,8 @@ class Engine : public ChannelOwner {
   void Step(v1::StepRequest request, absl::Time deadline, Reply<v1::StepResponse> reply);
   void Save(const v1::SaveRequest& request, absl::Time deadline, Reply<v1::SaveResponse> reply);
   void Restore(const v1::RestoreRequest& request, absl::Time deadline, Reply<v1::RestoreResponse> reply);
+  void Export(const v1::ExportRequest& request, absl::Time deadline, Reply<v1::ExportResponse> reply);
+  void Import(const v1::ImportRequest& request, absl::Time deadline, Reply<v1::ImportResponse> reply);
   void Close(const v1::CloseRequest& request, Reply<v1::CloseResponse> reply);
   // Of CheckpointService, which has validated the name.
   void SaveJob(const std::string& job_id, const std::string& name, absl::Time deadline, Reply<v1::SaveJobResponse> reply);
@@ -91,6 +93,8 @@ class Engine : public ChannelOwner {
   absl::Status Hello(const wire::ChannelFrame& frame, int channel, int pidfd) override;
   absl::Status Ring(uint64_t session_id, const wire::ReceivedFrame& step) override;
   absl::Status ExpectGradients(uint64_t session_id, const wire::ChannelFrame& frame) override;
+  absl::Status Offer(uint64_t session_id, wire::ScopedFd state) override;
+  absl::Status Release(uint64_t session_id) override;
   void ChannelGone(uint64_t session_id) override;
 
   [[nodiscard]] const EngineOptions& options() const { return options_; }

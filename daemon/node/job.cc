@@ -330,7 +330,7 @@ absl::Status Job::GiveArena(SessionId session) {
   frame.session_id = session;
   frame.generation = plan_.generation();
   frame.bytes = layout.total_bytes;
-  return worker.SendArena(frame, worker.arena.fd());
+  return worker.Send(frame, worker.arena.fd());
 }
 
 void Job::RunStep(uint64_t step, absl::Time deadline) {
@@ -408,6 +408,7 @@ void Job::DropSession(SessionId session) {
   if (workers_) workers_->SetArena(it->second->rank(), nullptr);
   it->second->arena = wire::Arena();
   it->second->arena_share = MemoryBudget::Share();
+  it->second->given.reset();
   unsent_.erase(session);
   referrals_.erase(session);
   sessions_.erase(it);

@@ -25,6 +25,7 @@
 #include "daemon/node/memory_budget.h"
 #include "daemon/node/peers.h"
 #include "daemon/node/slot_threads.h"
+#include "daemon/node/state_exchange.h"
 #include "daemon/node/step_pipeline.h"
 #include "daemon/node/worker_boxes.h"
 #include "daemon/node/worker_session.h"
@@ -83,6 +84,11 @@ class Job {
   void ExpectGradients(uint64_t generation, uint64_t step);
   void Save(absl::Time deadline, const v1::SaveRequest& request, Reply<v1::SaveResponse> reply);
   void Restore(absl::Time deadline, const v1::RestoreRequest& request, Reply<v1::RestoreResponse> reply);
+  void Export(absl::Time deadline, const v1::ExportRequest& request, Reply<v1::ExportResponse> reply);
+  // The worker has no more need of what Export gave it.
+  void Release(SessionId session);
+  // Of a state that the session, or another one of this node, has been offered before.
+  void Import(absl::Time deadline, const v1::ImportRequest& request, Reply<v1::ImportResponse> reply);
   // For an operator. At once where no other node has to agree, else after the next step.
   void SaveNext(absl::Time deadline, const std::string& name, Reply<v1::SaveJobResponse> reply);
   void Close(SessionId session, Reply<v1::CloseResponse> reply);
@@ -145,6 +151,8 @@ class Job {
   bool TakeLoss(const absl::Status& status);
   void NoteRecovery(absl::Duration took);
   void RunRestore(const std::string& name, absl::Time deadline);
+  absl::StatusOr<v1::ExportResponse> GiveState(absl::Time deadline, const v1::ExportRequest& request);
+  BroughtState BroughtHere(const std::string& digest);
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);
@@ -186,6 +194,8 @@ class Job {
   std::unique_ptr<StepPipeline> pipeline_;
   std::unique_ptr<JobCheckpoints> checkpoints_;
   MemoryBudget::Share state_share_;
+  std::weak_ptr<const GivenState> given_;  // the last that workers were given, while any of them has it
+  uint64_t given_step_ = 0;
   v1::StepRequest step_request_;  // of the step in flight
   std::map<SessionId, Referral> referrals_;
   StepReport last_report_;        // of the last applied or skipped step

@@ -228,21 +228,24 @@ void JobCheckpoints::HasNoPart(const Id& id, const absl::Status& why) {
 }
 
 absl::StatusOr<StepPipeline::Restored> JobCheckpoints::Restore(const std::string& name, absl::Time deadline) {
+  return Restore(CheckpointFiles(environment_.store, environment_.node_id, job_->job_id(), name), deadline);
+}
+
+absl::StatusOr<StepPipeline::Restored> JobCheckpoints::Restore(const RestoreSource& source, absl::Time deadline) {
   const absl::Time begun = MonotonicNow();
   const std::string& job = job_->job_id();
-  const CheckpointFiles files(environment_.store, environment_.node_id, job, name);
-  absl::StatusOr<StepPipeline::Restored> restored = pipeline_->Restore(files, *environment_.budget, deadline);
+  absl::StatusOr<StepPipeline::Restored> restored = pipeline_->Restore(source, *environment_.budget, deadline);
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);
   environment_.metrics->Observe(MetricId::kCheckpointDuration, {job, "restore", restored.ok() ? "ok" : "error"}, seconds);
   if (!restored.ok()) {
-    LogWarning("job ", job, ": not restored from checkpoint '", name, "': ", restored.status().message());
+    LogWarning("job ", job, ": not restored from ", source.name(), ": ", restored.status().message());
     return restored;
   }
   ++life_;
   environment_.metrics->Increment(MetricId::kCheckpointBytes, {job, "restore"},
                                   static_cast<double>(pipeline_->state_bytes()));
   environment_.metrics->Increment(MetricId::kCheckpointBytes, {job, "fetch"}, static_cast<double>(restored->fetched_bytes));
-  LogInfo("job ", job, ": restored from checkpoint ", restored->id, " in ", absl::FormatDuration(absl::Seconds(seconds)), ", ",
+  LogInfo("job ", job, ": restored from ", restored->id, " in ", absl::FormatDuration(absl::Seconds(seconds)), ", ",
           restored->fetched_bytes, " bytes of it from other nodes");
   return restored;
 }

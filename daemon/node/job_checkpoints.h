@@ -66,6 +66,8 @@ class JobCheckpoints {
   void WentBack() { ++life_; }
   // The state becomes that of a checkpoint of this job, wherever its files are. Errors as of StepPipeline::Restore.
   absl::StatusOr<StepPipeline::Restored> Restore(const std::string& name, absl::Time deadline);
+  // Of another source.
+  absl::StatusOr<StepPipeline::Restored> Restore(const RestoreSource& source, absl::Time deadline);
 
   // Answers who has waited too long.
   void Tick(absl::Time now);

@@ -356,7 +356,7 @@ absl::Status JobCore::CompareArrivals() const {
   const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.here; });
   const auto wish = [this](const Rank& rank) {
     return rank.restore.empty() ? absl::StrCat("step ", last_step_ + 1)
-                                : absl::StrCat("to restore checkpoint '", rank.restore, "'");
+                                : absl::StrCat("to restore ", Restorable(rank.restore));
   };
   for (auto rank = first; rank != ranks_.end(); ++rank) {
     if (rank->here && rank->restore != first->restore) {

@@ -52,7 +52,7 @@ struct RunStep {
   absl::Time deadline;  // of the first request that waits for it
 };
 struct Restore {
-  std::string name;     // of a checkpoint
+  std::string name;     // of a checkpoint, or of a state that workers bring
   absl::Time deadline;  // of the first request that waits for it
 };
 struct DropSession {  // its arena and channel
@@ -76,6 +76,13 @@ struct JobCoreOptions {
   // How long state is kept while no worker is attached.
   absl::Duration orphan_timeout = absl::Hours(1);
 };
+
+// What is restored has a name: a checkpoint's own, or, for a state that workers bring, one that no checkpoint has.
+std::string NameOfBrought(const std::string& digest);
+// Its digest; empty: `name` is a checkpoint's.
+std::string DigestOfBrought(const std::string& name);
+// "checkpoint 'best'", "what workers have brought (3fa9...)".
+std::string Restorable(const std::string& name);
 
 class JobCore {
  public:
@@ -115,7 +122,7 @@ class JobCore {
   // this status from now on. Anything else: nothing changed, the step may be sent again.
   Actions StepDone(absl::Time now, const absl::Status& status);
 
-  // As Step, for a checkpoint to take the state's place; all ranks must name the same one.
+  // As Step, for a checkpoint, or what workers bring, to take the state's place; all ranks must name the same one.
   Actions Restore(absl::Time now, SessionId session, Ticket ticket, absl::Time deadline, uint64_t generation,
                   const std::string& name);
   // OK: the state is now of `last_step`, whatever it was before. Anything else: as of StepDone.
@@ -156,7 +163,7 @@ class JobCore {
     bool gave_up = false;    // waited in vain and has not called again
     bool stepping = false;   // has arrived at step last_step_ + 1, or at Restore instead
     std::string hypers;
-    std::string restore;     // name of a checkpoint; empty: a step
+    std::string restore;     // name of what to restore; empty: a step
   };
 
   Rank* Find(SessionId session, uint32_t* rank);

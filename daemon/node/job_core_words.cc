@@ -7,11 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "daemon/node/job_core.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
+
+constexpr absl::string_view kBrought = "state:";  // checkpoints have no colon in their names
 
 std::string RankList(const std::vector<uint32_t>& ranks) {
   constexpr size_t kShown = 8;
@@ -24,6 +28,18 @@ std::string RankList(const std::vector<uint32_t>& ranks) {
 
 }  // namespace
 
+std::string NameOfBrought(const std::string& digest) { return absl::StrCat(kBrought, digest); }
+
+std::string DigestOfBrought(const std::string& name) {
+  absl::string_view digest = name;
+  return absl::ConsumePrefix(&digest, kBrought) ? std::string(digest) : "";
+}
+
+std::string Restorable(const std::string& name) {
+  const std::string digest = DigestOfBrought(name);
+  return digest.empty() ? absl::StrCat("checkpoint '", name, "'") : absl::StrCat("what workers have brought (", digest, ")");
+}
+
 absl::Status JobCore::Missing(const Rank& waiting) const {
   std::string what = "the coordinator's plan";
   std::string who;
@@ -33,7 +49,7 @@ absl::Status JobCore::Missing(const Rank& waiting) const {
     who = Others(Stage::kBeginning, false);
   } else if (waiting.stepping) {
     what = waiting.restore.empty() ? absl::StrCat("step ", last_step_ + 1)
-                                   : absl::StrCat("restoring checkpoint '", waiting.restore, "'");
+                                   : absl::StrCat("restoring ", Restorable(waiting.restore));
     who = Others(Stage::kReady, true);
   }
   return wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_WORKER_MISSING,

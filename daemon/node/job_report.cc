@@ -42,6 +42,8 @@ v1::RegisterResponse Job::RegisteredResponse(SessionId session) const {
   response.set_plan_digest(plan_.digest());
   response.set_matrix_units(pipeline_->matrix_units());
   response.set_elementwise_units(pipeline_->elementwise_units());
+  response.set_nodes(static_cast<uint32_t>(plan_.nodes_size()));
+  response.set_first_rank(RanksHere(plan_).front());
   return response;
 }
 

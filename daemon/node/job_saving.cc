@@ -73,10 +73,13 @@ void Job::Restore(absl::Time deadline, const v1::RestoreRequest& request, Reply<
 
 void Job::RunRestore(const std::string& name, absl::Time deadline) {
   look_at_ = absl::InfiniteFuture();
-  const absl::StatusOr<StepPipeline::Restored> restored = checkpoints_->Restore(name, deadline);
+  const std::string digest = DigestOfBrought(name);
+  const absl::StatusOr<StepPipeline::Restored> restored =
+      digest.empty() ? checkpoints_->Restore(name, deadline) : checkpoints_->Restore(BroughtHere(digest), deadline);
   CountTraffic();
   if (restored.ok()) {
     referrals_.clear();
+    given_.reset();
     last_report_ = StepReport();
     last_seconds_ = 0.0;
     environment_.metrics->Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(restored->step));

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What one node has of a state that a job is to be restored from. The state consists of sources of arrays, which all nodes
-// number alike; which of them a node has is its own affair. Files of a checkpoint today (checkpoint_files.h).
+// number alike; which of them a node has is its own affair. Files of a checkpoint (checkpoint_files.h), or
+// what a worker has brought (state_exchange.h).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ class RestoreSource {
  public:
   virtual ~RestoreSource() = default;
 
-  // "'best'", as people call the state; the same on all nodes that restore the same.
+  // "checkpoint 'best'", as people call the state; the same on all nodes that restore the same.
   [[nodiscard]] virtual std::string name() const = 0;
 
   // Which sources the state has; the same on all nodes that know.

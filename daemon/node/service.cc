@@ -78,6 +78,22 @@ class ServiceImpl final : public Service, public v1::NodeService::CallbackServic
     return reactor;
   }
 
+  ServerUnaryReactor* Export(CallbackServerContext* context, const v1::ExportRequest* request,
+                             v1::ExportResponse* response) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
+    engine_->Export(*request, AnswerBy(*context), ReplyBy(reactor, response));
+    return reactor;
+  }
+
+  ServerUnaryReactor* Import(CallbackServerContext* context, const v1::ImportRequest* request,
+                             v1::ImportResponse* response) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (Refused(*context, reactor)) return reactor;
+    engine_->Import(*request, AnswerBy(*context), ReplyBy(reactor, response));
+    return reactor;
+  }
+
   ServerUnaryReactor* Close(CallbackServerContext* context, const v1::CloseRequest* request,
                             v1::CloseResponse* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -22,6 +22,14 @@
 namespace dmuon::node {
 
 absl::StatusOr<checkpoint::Image> StepPipeline::Copy() {
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, CopyInto([this](std::vector<checkpoint::Entry> entries) {
+                           return checkpoint::Image::Create(std::move(entries), std::move(copy_memory_));
+                         }));
+  copy_memory_ = image.memory();
+  return image;
+}
+
+absl::StatusOr<checkpoint::Image> StepPipeline::CopyInto(const MakeImage& make) {
   struct Source {
     const OwnedUnit* unit;
     UnitArray array;
@@ -38,8 +46,7 @@ absl::StatusOr<checkpoint::Image> StepPipeline::Copy() {
       }
     }
   }
-  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, checkpoint::Image::Create(std::move(entries), std::move(copy_memory_)));
-  copy_memory_ = image.memory();
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, make(std::move(entries)));
   slots_->Run([&](size_t slot) {
     size_t entry = 0;
     for (size_t before = 0; before < slot; ++before) entry += sources[before].size();
@@ -70,10 +77,10 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
 
   // By the heads alone; so far gradients that were submitted ahead still count.
   const absl::StatusOr<std::unique_ptr<SavedJob>> saved =
-      SavedJob::Open(absl::StrCat("checkpoint ", source.name()), met.step, std::move(met.sources), *job_, *plan_);
+      SavedJob::Open(source.name(), met.step, std::move(met.sources), *job_, *plan_);
   std::vector<ArrayTransfer> transfers;
   if (saved.ok()) transfers = TransfersOf((*saved)->NeedsOf(nodes.size()), met.holders);
-  const std::string what = absl::StrCat("the state of checkpoint ", source.name(), ", beside that of job '", job_->job_id(), "'");
+  const std::string what = absl::StrCat("the state of ", source.name(), ", beside that of job '", job_->job_id(), "'");
   const absl::StatusOr<MemoryBudget::Share> share =
       saved.ok() ? budget.Take(state_bytes_ + ArrayExchange::BytesFor(transfers, self_), what) : saved.status();
   DMUON_RETURN_IF_ERROR(tell(share.status(), {}).status());

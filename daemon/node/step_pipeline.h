@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -97,6 +98,9 @@ class StepPipeline {
   // Between steps: a copy of the state, of state_bytes(), as this node's part of a checkpoint. RESOURCE_EXHAUSTED when
   // the kernel has no memory.
   [[nodiscard]] absl::StatusOr<checkpoint::Image> Copy();
+  // The same in an image that `make` makes.
+  using MakeImage = std::function<absl::StatusOr<checkpoint::Image>(std::vector<checkpoint::Entry> entries)>;
+  [[nodiscard]] absl::StatusOr<checkpoint::Image> CopyInto(const MakeImage& make);
   struct Restored {
     std::string id;  // of the contents
     uint64_t step = 0;

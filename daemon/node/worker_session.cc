@@ -20,7 +20,7 @@ bool WorkerSession::Alive() const {
   return ::poll(watched.data(), watched.size(), 0) == 0;
 }
 
-absl::Status WorkerSession::SendArena(const wire::ChannelFrame& frame, int fd) {
+absl::Status WorkerSession::Send(const wire::ChannelFrame& frame, int fd) {
   wire::MutexLock lock(mu_);
   if (channel_ < 0) {
     return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -16,8 +17,11 @@
 #include "wire/arena.h"
 #include "wire/arena_channel.h"
 #include "wire/mutex.h"
+#include "wire/scoped_fd.h"
 
 namespace dmuon::node {
+
+struct GivenState;
 
 class WorkerSession {
  public:
@@ -49,12 +53,23 @@ class WorkerSession {
     wire::MutexLock lock(mu_);
     return channel_ >= 0;
   }
-  // FAILED_PRECONDITION/NOT_READY before the hello.
-  absl::Status SendArena(const wire::ChannelFrame& frame, int fd);
+  // FAILED_PRECONDITION/NOT_READY before the hello. `fd` -1: none goes with it.
+  absl::Status Send(const wire::ChannelFrame& frame, int fd);
+
+  // A state that the worker has brought, in place of one that it brought before.
+  void Offer(wire::ScopedFd state) {
+    wire::MutexLock lock(mu_);
+    offered_ = std::move(state);
+  }
+  [[nodiscard]] wire::ScopedFd TakeOffer() {
+    wire::MutexLock lock(mu_);
+    return std::move(offered_);
+  }
 
   // The job's thread only.
   wire::Arena arena;
   MemoryBudget::Share arena_share;
+  std::shared_ptr<const GivenState> given;  // that the worker reads
 
  private:
   const SessionId id_;
@@ -65,6 +80,7 @@ class WorkerSession {
   mutable wire::Mutex mu_;
   int channel_ ABSL_GUARDED_BY(mu_) = -1;
   int pidfd_ ABSL_GUARDED_BY(mu_) = -1;
+  wire::ScopedFd offered_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace dmuon::node

@@ -12,6 +12,10 @@
 //                      answered in the arena (arena.h)
 //   worker -> daemon   gradients(generation, step)   gradients of a step are marked one by one from now on: the
 //                      daemon may look for them before the step is called for
+//   daemon -> worker   state(generation, bytes) + 1 descriptor, before the answer to each Export
+//   worker -> daemon   release()                     the worker has no more need of the state that it was given
+//   worker -> daemon   offer() + 1 descriptor        a state, of which an Import will speak
+//   daemon -> worker   taken()                       the answer: now the daemon has it, and Import may follow
 //
 // One frame is one packet of sizeof(ChannelFrame) bytes, and in a step what belongs to it; anything
 // else ends the connection.
@@ -34,7 +38,8 @@ inline constexpr absl::string_view kChannelSuffix = ".arena";
 inline constexpr size_t kTokenBytes = 16;
 using Token = std::array<uint8_t, kTokenBytes>;
 
-enum class FrameType : uint32_t { kHello = 1, kWelcome = 2, kArena = 3, kStep = 4, kGradients = 5 };
+enum class FrameType : uint32_t { kHello = 1, kWelcome = 2, kArena = 3, kStep = 4, kGradients = 5,
+                                  kState = 6, kRelease = 7, kOffer = 8, kTaken = 9 };
 
 // Of what follows a frame in its packet.
 inline constexpr size_t kMaxFramePayload = size_t{64} << 10;
@@ -43,8 +48,8 @@ struct ChannelFrame {
   uint32_t magic = kChannelMagic;
   FrameType type = FrameType::kHello;
   uint64_t session_id = 0;
-  uint64_t generation = 0;  // kArena, kGradients
-  uint64_t bytes = 0;       // kArena; kStep: milliseconds within which an answer is wanted; kGradients: the step
+  uint64_t generation = 0;  // kArena, kGradients, kState
+  uint64_t bytes = 0;       // kArena, kState; kStep: milliseconds within which an answer is wanted; kGradients: the step
   Token token{};            // kHello
 };
 static_assert(sizeof(ChannelFrame) == 48);

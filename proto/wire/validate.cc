@@ -234,6 +234,15 @@ absl::Status ValidateCheckpointName(absl::string_view name) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateDigest(absl::string_view digest) {
+  constexpr size_t kDigits = 64;
+  if (digest.size() == kDigits && digest.find_first_not_of("0123456789abcdef") == absl::string_view::npos) {
+    return absl::OkStatus();
+  }
+  return InvalidField(absl::StrCat("digest '", absl::CEscape(digest.substr(0, kDigits)), "' of ", digest.size(),
+                                   " characters; it must be ", kDigits, " of 0-9 a-f"));
+}
+
 absl::Status ValidateSchedule(const v1::CheckpointSchedule& schedule) {
   const double seconds = schedule.every_seconds();
   if (!(seconds >= 0.0 && seconds <= kMaxCheckpointSeconds)) {  // true for NaN

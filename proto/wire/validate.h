@@ -31,6 +31,8 @@ absl::Status ValidateId(absl::string_view id, absl::string_view what);
 
 // Names of checkpoints: 1..128 of [a-z0-9._-], the first a letter or digit.
 absl::Status ValidateCheckpointName(absl::string_view name);
+// A SHA-256 in hexadecimal: 64 of [0-9a-f].
+absl::Status ValidateDigest(absl::string_view digest);
 
 absl::Status ValidateSchedule(const v1::CheckpointSchedule& schedule);
 

@@ -351,6 +351,37 @@ void TestWorker::StartRestore(const std::string& name) {
 
 absl::StatusOr<v1::RestoreResponse> TestWorker::FinishRestore() { return Get(restored_); }
 
+absl::StatusOr<wire::ScopedFd> TestWorker::Export(uint64_t step) {
+  v1::ExportRequest request;
+  request.set_session_id(session_);
+  request.set_generation(generation);
+  request.set_step(step);
+  std::future<absl::StatusOr<v1::ExportResponse>> exported;
+  engine_->Export(request, Deadline(), Into(exported));
+  DMUON_ASSIGN_OR_RETURN(const v1::ExportResponse response, Get(exported));
+  DMUON_ASSIGN_OR_RETURN(wire::ReceivedFrame state, wire::ReceiveFrame(channel_.get(), absl::Seconds(10)));
+  if (state.frame.type == wire::FrameType::kState && state.frame.bytes == response.bytes()) return std::move(state.fd);
+  return absl::InternalError("another frame than that of the state");
+}
+
+absl::Status TestWorker::Release() { return engine_->Release(session_); }
+
+absl::Status TestWorker::Offer(wire::ScopedFd state) {
+  DMUON_RETURN_IF_ERROR(engine_->Offer(session_, std::move(state)));
+  DMUON_ASSIGN_OR_RETURN(const wire::ReceivedFrame taken, wire::ReceiveFrame(channel_.get(), absl::Seconds(10)));
+  return taken.frame.type == wire::FrameType::kTaken ? absl::OkStatus() : absl::InternalError("another frame");
+}
+
+void TestWorker::StartImport(const std::string& digest) {
+  v1::ImportRequest request;
+  request.set_session_id(session_);
+  request.set_generation(generation);
+  request.set_digest(digest);
+  engine_->Import(request, Deadline(), Into(imported_));
+}
+
+absl::StatusOr<v1::ImportResponse> TestWorker::FinishImport() { return Get(imported_); }
+
 absl::Status TestWorker::Save(const std::string& name, uint64_t step, bool wait) {
   v1::SaveRequest request;
   request.set_session_id(session_);

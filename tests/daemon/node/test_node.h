@@ -122,6 +122,13 @@ class TestWorker {
   absl::StatusOr<v1::StepResponse> FinishStep();
   void StartRestore(const std::string& name);
   absl::StatusOr<v1::RestoreResponse> FinishRestore();
+  // The memfd that the node's part of the state of `step` is in.
+  absl::StatusOr<wire::ScopedFd> Export(uint64_t step);
+  absl::Status Release();
+  // Brings a state, until the engine has it.
+  absl::Status Offer(wire::ScopedFd state);
+  void StartImport(const std::string& digest);
+  absl::StatusOr<v1::ImportResponse> FinishImport();
   // Calls for a checkpoint at `step`; `wait`: until it exists.
   absl::Status Save(const std::string& name, uint64_t step, bool wait = false);
   // Starts a step on the arena channel instead, and waits for the word that answers it.
@@ -178,6 +185,7 @@ class TestWorker {
   std::future<absl::StatusOr<v1::BeginResponse>> begun_;
   std::future<absl::StatusOr<v1::StepResponse>> stepped_;
   std::future<absl::StatusOr<v1::RestoreResponse>> restored_;
+  std::future<absl::StatusOr<v1::ImportResponse>> imported_;
 };
 
 // All workers of a job, started with row shards and the same initial parameters.

@@ -250,6 +250,34 @@ absl::StatusOr<v1::RestoreResponse> Attachment::Restore(v1::RestoreRequest& requ
   });
 }
 
+absl::StatusOr<wire::ScopedFd> Attachment::Export(v1::ExportRequest& request, uint64_t last_step) {
+  const std::string what = absl::StrCat("the state of step ", last_step, " was asked for");
+  absl::StatusOr<wire::ScopedFd> state =
+      Persist({last_step, last_step, what}, [&](Session& open) -> absl::StatusOr<wire::ScopedFd> {
+        request.set_generation(generation_);
+        request.set_step(last_step);
+        const Deadline until = CallDeadline();
+        DMUON_ASSIGN_OR_RETURN(const v1::ExportResponse response, open.Export(request, until));
+        return open.ReceiveState(generation_, response.bytes(), until);
+      });
+  // The daemon may still send one that nobody expects any more.
+  if (IsBareTimeout(state.status())) DropSession();
+  return state;
+}
+
+absl::StatusOr<v1::ImportResponse> Attachment::Import(v1::ImportRequest& request, int state) {
+  return Persist({0, std::numeric_limits<uint64_t>::max(), "a state was to be taken in"},
+                 [&](Session& open) -> absl::StatusOr<v1::ImportResponse> {
+                   request.set_generation(generation_);
+                   if (state >= 0) DMUON_RETURN_IF_ERROR(open.Offer(state, CallDeadline()));
+                   return open.Import(request, CallDeadline());
+                 });
+}
+
+void Attachment::Release() {
+  if (const std::shared_ptr<Session> open = session(); open != nullptr) open->Release();
+}
+
 absl::Status Attachment::Resume(const Expected& expected, Deadline until) {
   DMUON_ASSIGN_OR_RETURN(const v1::BeginResponse begin, Begin(true, until));
   const uint64_t last = begin.last_step();

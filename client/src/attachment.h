@@ -68,6 +68,12 @@ class Attachment {
   absl::StatusOr<v1::SaveResponse> Save(v1::SaveRequest& request, uint64_t last_step, Deadline until);
   // The same for a Restore, whatever step the job stands at. STATE_LOST as well: begin first, then restore.
   absl::StatusOr<v1::RestoreResponse> Restore(v1::RestoreRequest& request);
+  // The same for an Export of the state of `last_step`; the memfd that it is in.
+  absl::StatusOr<wire::ScopedFd> Export(v1::ExportRequest& request, uint64_t last_step);
+  // As Restore, of a state in the memfd `state`; -1: other workers bring it.
+  absl::StatusOr<v1::ImportResponse> Import(v1::ImportRequest& request, int state);
+  // Tells the daemon that what Export gave is not needed any more, if there is a session: without one it knows.
+  void Release();
   // Of a control call that begins now.
   [[nodiscard]] Deadline CallDeadline() const { return Clock::now() + endpoint_.call_timeout; }
   // Ends the session in order, if there is one. Also after Cancel.

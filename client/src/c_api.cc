@@ -84,6 +84,8 @@ void Fill(const v1::RegisterResponse& from, dmuon_plan_info* to) {
   to->matrix_units = from.matrix_units();
   to->elementwise_units = from.elementwise_units();
   to->arena_bytes = from.arena_bytes();
+  to->nodes = from.nodes();
+  to->first_rank = from.first_rank();
 }
 
 void Fill(const v1::StepResponse& from, dmuon_step_result* to) {
@@ -284,6 +286,36 @@ dmuon_status_t dmuon_restore(dmuon_client* client, const char* name, int32_t tim
     DMUON_RETURN_IF_ERROR(impl::NotNull(name, "name"));
     DMUON_RETURN_IF_ERROR(impl::NotNull(last_step, "last_step"));
     DMUON_ASSIGN_OR_RETURN(*last_step, client->impl->Restore(name, impl::ToTimeout(timeout_ms)));
+    return absl::OkStatus();
+  });
+}
+
+dmuon_status_t dmuon_export_state(dmuon_client* client, int32_t timeout_ms, const void** data, size_t* bytes) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(data, "data"));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(bytes, "bytes"));
+    DMUON_ASSIGN_OR_RETURN(const std::span<const std::byte> state, client->impl->Export(impl::ToTimeout(timeout_ms)));
+    *data = state.data();
+    *bytes = state.size();
+    return absl::OkStatus();
+  });
+}
+
+dmuon_status_t dmuon_release_state(dmuon_client* client) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    return client->impl->ReleaseState();
+  });
+}
+
+dmuon_status_t dmuon_import_state(dmuon_client* client, int32_t fd, const char* digest, int32_t timeout_ms,
+                                  uint64_t* last_step) {
+  return Guarded([&]() -> absl::Status {
+    DMUON_RETURN_IF_ERROR(impl::CheckOwner(client));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(digest, "digest"));
+    DMUON_RETURN_IF_ERROR(impl::NotNull(last_step, "last_step"));
+    DMUON_ASSIGN_OR_RETURN(*last_step, client->impl->Import(fd, digest, impl::ToTimeout(timeout_ms)));
     return absl::OkStatus();
   });
 }

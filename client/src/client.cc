@@ -10,7 +10,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "wire/error.h"
 #include "wire/validate.h"
@@ -19,17 +18,7 @@ namespace dmuon::client {
 namespace {
 
 constexpr uint64_t kMaxStep = (uint64_t{1} << 62) - 1;  // a word keeps two bits for the state
-constexpr size_t kKnownSaves = 16;
-constexpr std::chrono::milliseconds kShortestWait{100};  // for a checkpoint
 constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;
-
-absl::Status NotReady(absl::string_view message) {
-  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY, message);
-}
-
-Deadline DeadlineOf(Timeout timeout) {
-  return timeout.has_value() ? Clock::now() + *timeout : Deadline::max();
-}
 
 absl::Status CheckStep(uint64_t step) {
   if (step >= 1 && step <= kMaxStep) return absl::OkStatus();
@@ -59,6 +48,12 @@ absl::Status CheckJob(const Endpoint& endpoint, const v1::JobSpec& job) {
 }
 
 }  // namespace
+
+absl::Status NotReady(absl::string_view message) {
+  return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY, message);
+}
+
+Deadline DeadlineOf(Timeout timeout) { return timeout.has_value() ? Clock::now() + *timeout : Deadline::max(); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(Endpoint endpoint, v1::JobSpec job) {
   DMUON_RETURN_IF_ERROR(CheckJob(endpoint, job));
@@ -178,7 +173,8 @@ absl::Status Client::Submit(std::span<const uint32_t> tensors, uint64_t step,
   {
     // The marks of a step in flight are what a recovery resubmits; a restore clears them.
     wire::MutexLock lock(mu_);
-    if (operation_ == Operation::kStep || operation_ == Operation::kRestore) return RequireIdle("dmuon_submit");
+    const bool clears = operation_ == Operation::kRestore || operation_ == Operation::kImport;
+    if (operation_ == Operation::kStep || clears) return RequireIdle("dmuon_submit");
   }
   attachment_.Mark(tensors, step, state);
   return absl::OkStatus();
@@ -283,70 +279,6 @@ void Client::Heed(const absl::Status& status) {
   if (reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_STALE_GENERATION) begun_ = false;
 }
 
-absl::Status Client::Save(const std::string& name, Timeout timeout) {
-  DMUON_RETURN_IF_ERROR(wire::ValidateCheckpointName(name));
-  wire::MutexLock lock(mu_);
-  if (operation_ != Operation::kSave || checkpoint_ != name) {
-    DMUON_RETURN_IF_ERROR(RequireBetweenSteps("dmuon_save"));
-    PostSave(Operation::kSave, name, last_step_, attachment_.CallDeadline());
-  }
-  const absl::Status status = Await("dmuon_save", timeout);
-  Heed(status);
-  if (!status.ok()) return status;
-  std::erase_if(saves_, [&](const auto& save) { return save.first == name; });
-  saves_.emplace_back(name, last_step_);
-  if (saves_.size() > kKnownSaves) saves_.pop_front();
-  return status;
-}
-
-absl::Status Client::WaitSaved(const std::string& name, Timeout timeout) {
-  wire::MutexLock lock(mu_);
-  DMUON_RETURN_IF_ERROR(RequireBetweenSteps("dmuon_wait_saved"));
-  const auto save = std::ranges::find(saves_, name, &std::pair<std::string, uint64_t>::first);
-  if (save == saves_.end()) {
-    return NotReady(absl::StrCat("checkpoint '", absl::CEscape(name), "' is none of the last ", kKnownSaves,
-                                 " of which dmuon_save was DMUON_OK"));
-  }
-  const uint64_t step = save->second;
-  // One round trip at least, and no longer than other calls.
-  const Deadline until = std::min(std::max(DeadlineOf(timeout), Clock::now() + kShortestWait), attachment_.CallDeadline());
-  PostSave(Operation::kWaitSaved, name, step, until);
-  absl::Status status = Await("dmuon_wait_saved", std::nullopt);
-  Heed(status);
-  if (status.code() != absl::StatusCode::kDeadlineExceeded) return status;
-  return absl::DeadlineExceededError(absl::StrCat("checkpoint ", name, " of step ", step, " of job ", endpoint_.job_id,
-                                                  " does not exist yet, dmuon_wait_saved may be called again: ",
-                                                  status.message()));
-}
-
-absl::StatusOr<uint64_t> Client::Restore(const std::string& name, Timeout timeout) {
-  DMUON_RETURN_IF_ERROR(wire::ValidateCheckpointName(name));
-  wire::MutexLock lock(mu_);
-  if (operation_ != Operation::kRestore || checkpoint_ != name) {
-    DMUON_RETURN_IF_ERROR(RequireBegun("dmuon_restore"));
-    wanted_step_ = answered_step_ = 0;
-    row_factors_.clear();
-    checkpoint_ = name;
-    restore_request_.set_name(name);
-    Post(Operation::kRestore);
-  }
-  const absl::Status status = Await("dmuon_restore", timeout);
-  Heed(status);
-  if (!status.ok()) return status;
-  last_step_ = restore_response_.last_step();
-  return last_step_;
-}
-
-void Client::PostSave(Operation operation, const std::string& name, uint64_t step, Deadline until) {
-  checkpoint_ = name;
-  save_request_.set_name(name);
-  save_request_.set_step(step);
-  save_request_.set_wait(operation == Operation::kWaitSaved);
-  save_last_step_ = last_step_;
-  save_until_ = until;
-  Post(operation);
-}
-
 void Client::Post(Operation operation) {
   operation_ = operation;
   done_ = false;
@@ -397,6 +329,10 @@ absl::Status Client::RequireIdle(absl::string_view verb) {
       return unanswered(absl::StrCat("dmuon_wait_saved of ", checkpoint_));
     case Operation::kRestore:
       return unanswered(absl::StrCat("dmuon_restore of ", checkpoint_));
+    case Operation::kExport:
+      return unanswered("dmuon_export_state");
+    case Operation::kImport:
+      return unanswered("dmuon_import_state");
   }
   return absl::InternalError("unknown operation");
 }
@@ -473,6 +409,14 @@ absl::Status Client::Execute(Operation operation) {
       return attachment_.Save(save_request_, save_last_step_, save_until_).status();
     case Operation::kRestore: {
       DMUON_ASSIGN_OR_RETURN(restore_response_, attachment_.Restore(restore_request_));
+      return absl::OkStatus();
+    }
+    case Operation::kExport: {
+      DMUON_ASSIGN_OR_RETURN(exported_, attachment_.Export(export_request_, export_step_));
+      return absl::OkStatus();
+    }
+    case Operation::kImport: {
+      DMUON_ASSIGN_OR_RETURN(import_response_, attachment_.Import(import_request_, imported_.get()));
       return absl::OkStatus();
     }
     case Operation::kNone:

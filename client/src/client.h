@@ -24,14 +24,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/src/attachment.h"
+#include "client/src/state_view.h"
 #include "dmuon/v1/node.pb.h"
 #include "wire/arena.h"
 #include "wire/mutex.h"
+#include "wire/scoped_fd.h"
 
 namespace dmuon::client {
 
 // Of a wait: nullopt waits without end, 0 polls.
 using Timeout = std::optional<std::chrono::milliseconds>;
+
+absl::Status NotReady(absl::string_view message);
+Deadline DeadlineOf(Timeout timeout);
 
 class Client {
  public:
@@ -75,8 +80,15 @@ class Client {
   // when it fails.
   absl::StatusOr<uint64_t> Restore(const std::string& name, Timeout timeout);
 
+  // This node's part of the state, as a part of a checkpoint has it. The bytes are there until ReleaseState, the next
+  // Export, or the client's end.
+  absl::StatusOr<std::span<const std::byte>> Export(Timeout timeout);
+  absl::Status ReleaseState();
+  // As Restore, with a state in the memfd `state` (-1: another worker brings it), which is duplicated.
+  absl::StatusOr<uint64_t> Import(int state, const std::string& digest, Timeout timeout);
+
  private:
-  enum class Operation { kNone, kRegister, kBegin, kStep, kSave, kWaitSaved, kRestore };
+  enum class Operation { kNone, kRegister, kBegin, kStep, kSave, kWaitSaved, kRestore, kExport, kImport };
 
   Client(Endpoint endpoint, v1::JobSpec job);
   void Start();
@@ -95,6 +107,7 @@ class Client {
   absl::Status RequireBetweenSteps(absl::string_view verb) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PostSave(Operation operation, const std::string& name, uint64_t step, Deadline until)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Unmap() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What an error of the daemon says about the session.
   void Heed(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Await(absl::string_view verb, Timeout timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -115,6 +128,12 @@ class Client {
   Deadline save_until_;
   v1::RestoreRequest restore_request_;
   v1::RestoreResponse restore_response_;
+  v1::ExportRequest export_request_;
+  uint64_t export_step_ = 0;
+  wire::ScopedFd exported_;  // what Export was answered
+  v1::ImportRequest import_request_;
+  wire::ScopedFd imported_;
+  v1::ImportResponse import_response_;
 
   wire::Mutex mu_;
   wire::CondVar changed_;
@@ -137,6 +156,7 @@ class Client {
   std::string checkpoint_ ABSL_GUARDED_BY(mu_);      // of the last Save, WaitSaved or Restore
   // The last kKnownSaves of which Save was OK, oldest first: name and step.
   std::deque<std::pair<std::string, uint64_t>> saves_ ABSL_GUARDED_BY(mu_);
+  StateView state_ ABSL_GUARDED_BY(mu_);  // of the last Export
 
   Attachment attachment_;
   std::thread thread_;

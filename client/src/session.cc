@@ -89,6 +89,39 @@ class RpcSession : public Session {
     return Invoke("Restore", &Stub::Restore, request, deadline);
   }
 
+  absl::StatusOr<v1::ExportResponse> Export(v1::ExportRequest& request, Deadline deadline) override {
+    request.set_session_id(id_);
+    return Invoke("Export", &Stub::Export, request, deadline);
+  }
+
+  absl::StatusOr<v1::ImportResponse> Import(v1::ImportRequest& request, Deadline deadline) override {
+    request.set_session_id(id_);
+    return Invoke("Import", &Stub::Import, request, deadline);
+  }
+
+  absl::StatusOr<wire::ScopedFd> ReceiveState(uint64_t generation, uint64_t bytes, Deadline deadline) override {
+    DMUON_ASSIGN_OR_RETURN(wire::ReceivedFrame received, Expect(wire::FrameType::kState, deadline));
+    if (received.frame.generation == generation && received.frame.bytes == bytes && received.fd.valid()) {
+      return std::move(received.fd);
+    }
+    return absl::UnavailableError(absl::StrCat("daemon at ", address_, " sent another state than it spoke of"));
+  }
+
+  absl::Status Offer(int state, Deadline deadline) override {
+    wire::ChannelFrame frame;
+    frame.type = wire::FrameType::kOffer;
+    frame.session_id = id_;
+    DMUON_RETURN_IF_ERROR(wire::SendFrame(channel_->get(), frame, state));
+    return Expect(wire::FrameType::kTaken, deadline).status();
+  }
+
+  void Release() override {
+    wire::ChannelFrame frame;
+    frame.type = wire::FrameType::kRelease;
+    frame.session_id = id_;
+    wire::SendFrame(channel_->get(), frame).IgnoreError();
+  }
+
   bool Ring(v1::StepRequest& request, Deadline deadline) override {
     request.set_session_id(id_);
     wire::ChannelFrame frame;
@@ -159,6 +192,15 @@ class RpcSession : public Session {
     Enter(nullptr);
     if (status.ok()) return response;
     return Describe(status, name, budget);
+  }
+
+  // The next frame. UNAVAILABLE when it is another one, or none comes: then the session's frames are out of order.
+  absl::StatusOr<wire::ReceivedFrame> Expect(wire::FrameType type, Deadline deadline) {
+    absl::StatusOr<wire::ReceivedFrame> received =
+        wire::ReceiveFrame(channel_->get(), absl::FromChrono(Remaining(deadline)));
+    if (received.ok() && received->frame.type == type) return received;
+    return absl::UnavailableError(absl::StrCat("daemon at ", address_, " sent nothing that was expected on the arena channel: ",
+                                               received.ok() ? "another frame" : received.status().message()));
   }
 
   // False when cancelled; then nothing is entered.

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "dmuon/v1/node.pb.h"
 #include "wire/arena.h"
+#include "wire/scoped_fd.h"
 
 namespace dmuon::client {
 
@@ -47,7 +48,16 @@ class Session {
   virtual absl::StatusOr<v1::StepResponse> Step(v1::StepRequest& request, Deadline deadline) = 0;
   virtual absl::StatusOr<v1::SaveResponse> Save(v1::SaveRequest& request, Deadline deadline) = 0;
   virtual absl::StatusOr<v1::RestoreResponse> Restore(v1::RestoreRequest& request, Deadline deadline) = 0;
+  virtual absl::StatusOr<v1::ExportResponse> Export(v1::ExportRequest& request, Deadline deadline) = 0;
+  virtual absl::StatusOr<v1::ImportResponse> Import(v1::ImportRequest& request, Deadline deadline) = 0;
   virtual absl::Status Close(Deadline deadline) = 0;
+
+  // The memfd of `bytes` bytes that comes with an answered Export. UNAVAILABLE when it does not.
+  virtual absl::StatusOr<wire::ScopedFd> ReceiveState(uint64_t generation, uint64_t bytes, Deadline deadline) = 0;
+  // Gives a memfd to the daemon, before Import. UNAVAILABLE unless it says that it has it.
+  virtual absl::Status Offer(int state, Deadline deadline) = 0;
+  // What Export gave is not needed any more.
+  virtual void Release() = 0;
 
   // The arena that follows an answered Register, checked against the layout.
   virtual absl::StatusOr<wire::Arena> ReceiveArena(const wire::ArenaLayout& layout,

@@ -56,6 +56,8 @@ static void NullsAreRefusedByName(void) {
   void* data = NULL;
   size_t bytes = 0;
   uint64_t last_step = 0;
+  const void* state = NULL;
+  size_t state_bytes = 0;
   int32_t resumed = 0;
   dmuon_group group = DMUON_GROUP_INIT;
   dmuon_tensor tensor = DMUON_TENSOR_INIT;
@@ -77,6 +79,9 @@ static void NullsAreRefusedByName(void) {
   EXPECT_REFUSED(dmuon_save(NULL, "name", 0), "client");
   EXPECT_REFUSED(dmuon_wait_saved(NULL, "name", 0), "client");
   EXPECT_REFUSED(dmuon_restore(NULL, "name", 0, &last_step), "client");
+  EXPECT_REFUSED(dmuon_export_state(NULL, 0, &state, &state_bytes), "client");
+  EXPECT_REFUSED(dmuon_release_state(NULL), "client");
+  EXPECT_REFUSED(dmuon_import_state(NULL, -1, "", 0, &last_step), "client");
   dmuon_close(NULL);
 }
 

@@ -3,9 +3,12 @@
 
 #include "tests/client/fake_node.h"
 
+#include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -70,6 +73,12 @@ class FakeNode::Service : public v1::NodeService::Service {
     return wire::ToGrpc(
         node_->Restore(*request, response, [context] { return context->IsCancelled(); }));
   }
+  grpc::Status Export(grpc::ServerContext*, const v1::ExportRequest* request, v1::ExportResponse* response) override {
+    return wire::ToGrpc(node_->Export(*request, response));
+  }
+  grpc::Status Import(grpc::ServerContext*, const v1::ImportRequest* request, v1::ImportResponse* response) override {
+    return wire::ToGrpc(node_->Import(*request, response));
+  }
   grpc::Status Close(grpc::ServerContext*, const v1::CloseRequest*, v1::CloseResponse*) override {
     return wire::ToGrpc(node_->Close());
   }
@@ -112,7 +121,7 @@ void FakeNode::ServeChannels() {
     if (waiting[0].revents != 0) {
       Accept();
     } else {
-      HearRing();
+      Hear();
     }
   }
 }
@@ -128,12 +137,37 @@ void FakeNode::Accept() {
   if (wire::SendFrame(peer.get(), welcome).ok()) channel_ = std::move(peer);
 }
 
-void FakeNode::HearRing() {
+void FakeNode::Hear() {
+  std::string payload;
+  {
+    wire::MutexLock lock(mu_);
+    absl::StatusOr<wire::ReceivedFrame> received = wire::ReceiveFrame(channel_.get(), absl::ZeroDuration());
+    if (!received.ok()) {
+      channel_ = wire::ScopedFd();
+      return;
+    }
+    if (received->frame.type == wire::FrameType::kRelease) {
+      ++log_.releases;
+      return;
+    }
+    if (received->frame.type == wire::FrameType::kOffer) {
+      ++log_.offers;
+      offered_ = std::move(received->fd);
+      wire::ChannelFrame taken;
+      taken.type = wire::FrameType::kTaken;
+      wire::SendFrame(channel_.get(), taken).IgnoreError();
+      return;
+    }
+    payload = received->payload;
+  }
+  HearRing(payload);
+}
+
+void FakeNode::HearRing(const std::string& payload) {
   v1::StepRequest request;
   {
     wire::MutexLock lock(mu_);
-    const auto received = wire::ReceiveFrame(channel_.get(), absl::ZeroDuration());
-    if (!received.ok() || !request.ParseFromString(received->payload)) {
+    if (!request.ParseFromString(payload)) {
       channel_ = wire::ScopedFd();
       return;
     }
@@ -309,6 +343,52 @@ absl::Status FakeNode::Restore(const v1::RestoreRequest& request, v1::RestoreRes
   last_step_ = found->second.step;
   masters_ = found->second.masters;
   DMUON_RETURN_IF_ERROR(Take(script_.restore_after));
+  Deliver();
+  for (size_t t = 0; t < masters_.size(); ++t) arena_.entry(t).grad_word.store(0);
+  response->set_last_step(last_step_);
+  return absl::OkStatus();
+}
+
+absl::Status FakeNode::Export(const v1::ExportRequest& request, v1::ExportResponse* response) {
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(CheckSession(request.session_id()));
+  DMUON_RETURN_IF_ERROR(Take(script_.export_before));
+  if (request.step() != last_step_) return absl::InvalidArgumentError(absl::StrCat("step ", request.step()));
+  const wire::ScopedFd state(::memfd_create("state", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  uint64_t bytes = 0;
+  for (const std::vector<float>& master : masters_) {
+    const size_t size = master.size() * sizeof(float);
+    if (::write(state.get(), master.data(), size) != static_cast<ssize_t>(size)) return absl::InternalError("write");
+    bytes += size;
+  }
+  const int seals = std::exchange(script_.unsealed_state, false) ? 0 : F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+  if (::fcntl(state.get(), F_ADD_SEALS, seals) != 0) return absl::InternalError("seal");
+  wire::ChannelFrame frame;
+  frame.type = wire::FrameType::kState;
+  frame.generation = generation_;
+  frame.bytes = bytes;
+  DMUON_RETURN_IF_ERROR(wire::SendFrame(channel_.get(), frame, state.get()));
+  ++log_.exports;
+  DMUON_RETURN_IF_ERROR(Take(script_.export_after));
+  response->set_bytes(bytes);
+  return absl::OkStatus();
+}
+
+absl::Status FakeNode::Import(const v1::ImportRequest& request, v1::ImportResponse* response) {
+  wire::MutexLock lock(mu_);
+  DMUON_RETURN_IF_ERROR(CheckSession(request.session_id()));
+  const wire::ScopedFd brought = std::move(offered_);
+  DMUON_RETURN_IF_ERROR(Take(script_.import_before));
+  off_t at = 0;
+  for (std::vector<float>& master : masters_) {
+    const auto size = static_cast<ssize_t>(master.size() * sizeof(float));
+    if (::pread(brought.get(), master.data(), static_cast<size_t>(size), at) != size) {
+      return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_CHECKPOINT, "nothing was brought");
+    }
+    at += size;
+  }
+  last_step_ = 7;
+  DMUON_RETURN_IF_ERROR(Take(script_.import_after));
   Deliver();
   for (size_t t = 0; t < masters_.size(); ++t) arena_.entry(t).grad_word.store(0);
   response->set_last_step(last_step_);

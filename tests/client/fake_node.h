@@ -38,6 +38,11 @@ class FakeNode {
     absl::Status write = {};           // what becomes of every checkpoint that is asked for again
     absl::Status restore_before = {};  // answered instead of restoring
     absl::Status restore_after = {};   // answered after restoring
+    absl::Status export_before = {};   // answered instead of giving the state
+    absl::Status export_after = {};    // answered after giving it
+    absl::Status import_before = {};   // answered instead of taking what was offered
+    absl::Status import_after = {};    // answered after taking it
+    bool unsealed_state = false;       // the next state is in a memfd that may still shrink
     bool forget_state = false;      // the next Register finds no state
     bool wrong_arena = false;       // the next arena has another generation than announced
     uint64_t raise_generation = 0;  // Register answers a generation higher by this
@@ -50,6 +55,9 @@ class FakeNode {
     int steps_applied = 0;
     std::vector<std::string> saves;  // "name of step 3", with ", wait" and ", again"
     int restores = 0;                // that were done
+    int exports = 0;                 // states that were given
+    int releases = 0;                // and are not needed any more
+    int offers = 0;                  // states that were brought
     int closes = 0;
   };
 
@@ -81,13 +89,18 @@ class FakeNode {
                     const std::function<bool()>& cancelled);
   absl::Status Restore(const v1::RestoreRequest& request, v1::RestoreResponse* response,
                        const std::function<bool()>& cancelled);
+  // The masters, one after the other.
+  absl::Status Export(const v1::ExportRequest& request, v1::ExportResponse* response);
+  // Of masters in that form; they are of step 7.
+  absl::Status Import(const v1::ImportRequest& request, v1::ImportResponse* response);
   absl::Status Close();
   absl::Status CheckSession(uint64_t session_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Apply() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ServeChannels();
   void Accept();
-  void HearRing();
+  void Hear();
+  void HearRing(const std::string& payload);
 
   const std::string path_;
   std::atomic<bool> hold_steps_ = false;
@@ -111,6 +124,7 @@ class FakeNode {
     std::vector<std::vector<float>> masters;
   };
   std::map<std::string, Checkpoint> checkpoints_ ABSL_GUARDED_BY(mu_);
+  wire::ScopedFd offered_ ABSL_GUARDED_BY(mu_);
 
   wire::ScopedFd listener_;
   std::unique_ptr<Service> service_;

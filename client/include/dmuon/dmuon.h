@@ -8,6 +8,7 @@
  *     -> per step: fill dmuon_grad_buffer, dmuon_submit* -> dmuon_step -> dmuon_wait
  *        (dmuon_expect_gradients before the first dmuon_submit lets the service work while backward runs)
  *     -> between two steps, on all workers: dmuon_save, and dmuon_wait_saved at any later time; or dmuon_restore
+ *     -> between two steps: dmuon_export_state, dmuon_release_state; or, on all workers, dmuon_import_state
  *   -> dmuon_close
  *
  * Conventions
@@ -270,8 +271,10 @@ typedef struct dmuon_plan_info {
   uint64_t matrix_units;       /* matrices orthogonalised each step on this node */
   uint64_t elementwise_units;
   uint64_t arena_bytes;
+  uint32_t nodes;              /* of the job */
+  uint32_t first_rank;         /* lowest rank among the workers of this node */
 } dmuon_plan_info;
-#define DMUON_PLAN_INFO_INIT { sizeof(dmuon_plan_info), 0, 0, 0, 0 }
+#define DMUON_PLAN_INFO_INIT { sizeof(dmuon_plan_info), 0, 0, 0, 0, 0, 0 }
 
 /* What became of a step. */
 typedef struct dmuon_step_result {
@@ -404,6 +407,33 @@ DMUON_API dmuon_status_t dmuon_wait_saved(dmuon_client* client, const char* name
  * dmuon_register, dmuon_begin, dmuon_restore. */
 DMUON_API dmuon_status_t dmuon_restore(dmuon_client* client, const char* name, int32_t timeout_ms,
                                        uint64_t* last_step);
+
+/* Reads this node's part of the job's state: fp32 master weights and optimizer state as of the last applied step. *data
+ * are *bytes bytes of a safetensors file, as dmuon_save writes one (daemon/checkpoint/README.md), and stay there, not to
+ * be written to, until dmuon_release_state, the next dmuon_export_state, or dmuon_close; so long the daemon keeps the
+ * memory. Any worker of a node may call, between two steps; all that call after the same step share one copy. The parts
+ * of all nodes together are the whole state.
+ *
+ * Errors: DMUON_NOT_READY before dmuon_begin, and while a step is in flight or unanswered; DMUON_LIMIT when the daemon
+ * lacks the memory for the copy. A lost connection, timeouts, DMUON_PEER_LOST and DMUON_STATE_LOST are as for dmuon_save. */
+DMUON_API dmuon_status_t dmuon_export_state(dmuon_client* client, int32_t timeout_ms, const void** data, size_t* bytes);
+
+/* What dmuon_export_state gave is not needed any more. Harmless when there is nothing. */
+DMUON_API dmuon_status_t dmuon_release_state(dmuon_client* client);
+
+/* Puts a state in place of the job's, and its parameters into the parameter buffers, exactly as dmuon_restore does with a
+ * checkpoint: all workers call it, and tensors are found by name, whatever job, workers or nodes they come from.
+ *
+ * fd: a memfd (sealed with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_WRITE) with the whole state in one safetensors file as
+ * dmuon_export_state gives it; it is duplicated. -1 where another worker of the job
+ * brings it: one is enough, and one a node spares the network. digest: SHA-256 of the file's head, its first 8 bytes included, in 64 lower-case hexadecimal digits; equal
+ * on all workers. *last_step: the step that the head says.
+ *
+ * Errors: as dmuon_restore, and DMUON_INVALID_ARGUMENT for a digest or a descriptor that is not as said, or of more bytes
+ * than the daemon's memory limit. DMUON_CHECKPOINT names the tensor that is missing, is not the job's, has another shape
+ * or optimizer, or is not finite: nothing has changed. */
+DMUON_API dmuon_status_t dmuon_import_state(dmuon_client* client, int32_t fd, const char* digest, int32_t timeout_ms,
+                                            uint64_t* last_step);
 
 /* Ends the session in order and frees the client; NULL is allowed. When the last worker of a job
  * has closed, the daemon drops the job's state. To leave the state for a successor, end the

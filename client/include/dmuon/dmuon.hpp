@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,21 @@ class Client {
   uint64_t restore(const std::string& name, int32_t timeout_ms = -1) {
     uint64_t last_step = 0;
     Check(dmuon_restore(handle_, name.c_str(), timeout_ms, &last_step));
+    return last_step;
+  }
+
+  // This node's part of the state, to be read until release_state.
+  std::string_view export_state(int32_t timeout_ms = -1) {
+    const void* data = nullptr;
+    size_t bytes = 0;
+    Check(dmuon_export_state(handle_, timeout_ms, &data, &bytes));
+    return {static_cast<const char*>(data), bytes};
+  }
+  void release_state() { Check(dmuon_release_state(handle_)); }
+  // The step that the state is of. `fd` -1: another worker brings it.
+  uint64_t import_state(int fd, const std::string& digest, int32_t timeout_ms = -1) {
+    uint64_t last_step = 0;
+    Check(dmuon_import_state(handle_, fd, digest.c_str(), timeout_ms, &last_step));
     return last_step;
   }
 

@@ -222,6 +222,8 @@ class dmuon_plan_info(ctypes.Structure):
         ("matrix_units", c_uint64),
         ("elementwise_units", c_uint64),
         ("arena_bytes", c_uint64),
+        ("nodes", c_uint32),
+        ("first_rank", c_uint32),
     ]
 
 
@@ -262,6 +264,9 @@ PROTOTYPES = {
     "dmuon_save": (c_int32, [c_void_p, c_char_p, c_int32]),
     "dmuon_wait_saved": (c_int32, [c_void_p, c_char_p, c_int32]),
     "dmuon_restore": (c_int32, [c_void_p, c_char_p, c_int32, _POINTER(c_uint64)]),
+    "dmuon_export_state": (c_int32, [c_void_p, c_int32, _POINTER(c_void_p), _POINTER(c_size_t)]),
+    "dmuon_release_state": (c_int32, [c_void_p]),
+    "dmuon_import_state": (c_int32, [c_void_p, c_int32, c_char_p, c_int32, _POINTER(c_uint64)]),
     "dmuon_close": (None, [c_void_p]),
 }
 

@@ -10,18 +10,19 @@ A checkpoint is a manifest, <job>/<name>.json, and the parts that it names, one 
 array is a box of a tensor's fp32 master weight or of its optimizer's state; here they are whole tensors again.
 """
 
-import dataclasses
 import hashlib
 import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import safetensors
 import torch
 from torch import nn
+
+from dmuon_client.part import Entry
 
 FORMAT = 1
 # Of "optimizer": those that torch has too, and what it calls their states.
@@ -29,25 +30,12 @@ _MUON = {"momentum_buffer": "momentum"}
 _TORCH = {"muon(ema)": _MUON, "muon(accumulate)": _MUON,
           "adamw": {"exp_avg": "momentum", "exp_avg_sq": "second_moment"}}
 
+_NO_STATE = ("optimizer", "updates", "weight")
+
 # "optimizer": str, with the momentum's form as in "muon(ema)"; "updates": int, that it has applied; "weight" and each
 # state: a tensor of the global shape, or where a state has one array for each matrix (norms of rows, a basis) a list of
 # them, in the order of rows.
 Contents = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """An array of a part, as its head describes it."""
-
-    tensor: str
-    tensor_shape: list[int]
-    optimizer: str
-    updates: int
-    quantity: str
-    offset: list[int]
-    length: list[int]
-    matrix: int  # of the unit that the box is; -1: the values are those of the box
-    sha256: str
 
 
 def read(path: str | os.PathLike[str], *, verify: bool = True) -> dict[str, Contents]:
@@ -59,17 +47,23 @@ def read(path: str | os.PathLike[str], *, verify: bool = True) -> dict[str, Cont
     """
     manifest_path = _find(pathlib.Path(path))
     manifest = _read_manifest(manifest_path)
+    arrays = ((part["file"], entry, values) for part in manifest["parts"]
+              for entry, values in _read_part(manifest_path, manifest, part, verify))
+    return contents_of(str(manifest_path), arrays)
+
+
+def contents_of(what: str, arrays: Iterable[tuple[str, Entry, torch.Tensor]]) -> dict[str, Contents]:
+    """The tensors that these arrays are pieces of; each comes with where it was found. ValueError as of `read`."""
     found: dict[str, Contents] = {}
-    pieces: dict[tuple[str, str], list[tuple[_Entry, torch.Tensor]]] = {}
-    for part in manifest["parts"]:
-        for entry, values in _read_part(manifest_path, manifest, part, verify):
-            contents = found.setdefault(entry.tensor, {"optimizer": entry.optimizer, "updates": entry.updates})
-            if (contents["optimizer"], contents["updates"]) != (entry.optimizer, entry.updates):
-                raise ValueError(f"{manifest_path}: {entry.tensor} is of {entry.updates} updates of {entry.optimizer} in "
-                                 f"{part['file']}, of {contents['updates']} of {contents['optimizer']} elsewhere")
-            pieces.setdefault((entry.tensor, entry.quantity), []).append((entry, values))
-    for (tensor, quantity), arrays in pieces.items():
-        found[tensor][quantity] = _assemble(f"{manifest_path}: {tensor}/{quantity}", arrays)
+    pieces: dict[tuple[str, str], list[tuple[Entry, torch.Tensor]]] = {}
+    for where, entry, values in arrays:
+        contents = found.setdefault(entry.tensor, {"optimizer": entry.optimizer, "updates": entry.updates})
+        if (contents["optimizer"], contents["updates"]) != (entry.optimizer, entry.updates):
+            raise ValueError(f"{what}: {entry.tensor} is of {entry.updates} updates of {entry.optimizer} in {where}, of "
+                             f"{contents['updates']} of {contents['optimizer']} elsewhere")
+        pieces.setdefault((entry.tensor, entry.quantity), []).append((entry, values))
+    for (tensor, quantity), boxes in pieces.items():
+        found[tensor][quantity] = _assemble(f"{what}: {tensor}/{quantity}", boxes)
     return found
 
 
@@ -93,14 +87,44 @@ def to_torch(tensors: Mapping[str, Contents], *, momentum: float | None = None) 
         optimizer = contents["optimizer"]
         if optimizer not in _TORCH:
             raise ValueError(f"{name} belongs to {optimizer}, which torch does not have; it has {', '.join(_TORCH)}")
-        state[name] = {theirs: contents[ours].clone() for theirs, ours in _TORCH[optimizer].items()}
-        if optimizer == "adamw":
-            state[name]["step"] = torch.tensor(float(contents["updates"]))
-        elif optimizer == "muon(accumulate)":
-            if momentum is None:
-                raise ValueError(f"{name} has a sum of gradients, torch's Muon their mean: give the run's momentum")
-            state[name]["momentum_buffer"] *= 1.0 - momentum
+        if optimizer == "muon(accumulate)" and momentum is None:
+            raise ValueError(f"{name} has a sum of gradients, torch's Muon their mean: give the run's momentum")
+        state[name] = {key: value.clone() for key, value in layout_of(contents, momentum).items()}
     return state
+
+
+def layout_of(contents: Contents, momentum: float | None) -> dict[str, Any]:
+    """State of one parameter as torch's optimizers have it. Optimizers that torch does not have keep their own names,
+    with "step" beside them, as AdamW does. `momentum`: as for `to_torch`. Tensors may be those of `contents`."""
+    optimizer, updates = contents["optimizer"], torch.tensor(float(contents["updates"]))
+    if optimizer not in _TORCH:
+        return {"step": updates, **{key: contents[key] for key in contents if key not in _NO_STATE}}
+    state = {theirs: contents[ours] for theirs, ours in _TORCH[optimizer].items()}
+    if optimizer == "adamw":
+        state["step"] = updates
+    elif optimizer == "muon(accumulate)":
+        state["momentum_buffer"] = state["momentum_buffer"] * (1.0 - momentum)
+    return state
+
+
+def contents_from(state: Mapping[str, Any], optimizer: str, step: int, momentum: float | None) -> Contents:
+    """The inverse of `layout_of`, without the weight: exact, but for the rounding of a sum's scaling. `step`: what
+    "updates" are where the state does not say, as torch's Muon does not. ValueError naming the state that is missing, or
+    has no place in `optimizer`."""
+    names = _TORCH.get(optimizer, {key: key for key in state if key not in ("step", *_NO_STATE)})
+    needed = [*names, "step"] if optimizer == "adamw" else list(names)
+    for keys, what in (([key for key in needed if key not in state], "is missing"),
+                       ([key for key in state if key not in names and key != "step"], "has no place in it")):
+        if keys:
+            raise ValueError(f"{optimizer} keeps {', '.join(needed)}: {', '.join(keys)} {what}")
+    updates = float(state.get("step", step))
+    if not updates.is_integer() or updates < 0:
+        raise ValueError(f"step is {updates}; it must be a whole number")
+    contents: Contents = {"optimizer": optimizer, "updates": int(updates),
+                          **{ours: state[theirs] for theirs, ours in names.items()}}
+    if optimizer == "muon(accumulate)":
+        contents["momentum"] = contents["momentum"] / (1.0 - momentum)
+    return contents
 
 
 def state_dict_for(optimizer: torch.optim.Optimizer, model: nn.Module,
@@ -139,7 +163,7 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_part(manifest_path: pathlib.Path, manifest: Mapping[str, Any], part: Mapping[str, Any],
-               verify: bool) -> list[tuple[_Entry, torch.Tensor]]:
+               verify: bool) -> list[tuple[Entry, torch.Tensor]]:
     path = manifest_path.parent / pathlib.Path(part["file"]).name
     if not path.exists():
         raise FileNotFoundError(f"{path}: the part that node {part['node']} wrote of checkpoint {manifest['name']} is not "
@@ -152,7 +176,7 @@ def _read_part(manifest_path: pathlib.Path, manifest: Mapping[str, Any], part: M
             metadata = file.metadata() or {}
             _compare(manifest, metadata)
             for key, fields in json.loads(metadata["entries"]).items():
-                entry = _Entry(**fields)
+                entry = Entry(**fields)
                 values = file.get_tensor(key)
                 if verify and hashlib.sha256(values.contiguous().numpy()).hexdigest() != entry.sha256:
                     raise ValueError(f"the values of {key} are not those that were saved")
@@ -168,10 +192,10 @@ def _compare(manifest: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
             raise ValueError(f"is of {key} {metadata.get(key)}, the manifest of {manifest[key]}")
 
 
-def _assemble(what: str, arrays: list[tuple[_Entry, torch.Tensor]]) -> torch.Tensor | list[torch.Tensor]:
+def _assemble(what: str, arrays: list[tuple[Entry, torch.Tensor]]) -> torch.Tensor | list[torch.Tensor]:
     """Boxes to the whole tensor; arrays of matrices in their order."""
     first = arrays[0][0]
-    if first.matrix >= 0:
+    if any(entry.matrix >= 0 for entry, _ in arrays):  # a matrix of one row may have a state of its own shape
         ordered = sorted(arrays, key=lambda array: (array[0].offset, array[0].matrix))
         return [values for _, values in ordered]
     there = sum(values.numel() for _, values in arrays)

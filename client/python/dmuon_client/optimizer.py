@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from dmuon_client import _abi, backward, handover, options as opts, qk_clip, routing, sharding, tensors, workers
+from dmuon_client.full_state import FullState
 from dmuon_client.session import DmuonError, PlanInfo, Reattached, RowFactors, Session, Stale, StepResult, dtype_code
 from dmuon_client.tensors import Tensor
 
@@ -29,7 +30,7 @@ _Answer = TypeVar("_Answer")
 _GOES_ON = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST)
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(FullState, torch.optim.Optimizer):
     """Muon, or another of its family, for hidden matrices and AdamW for the rest, run by the dmuon service.
 
     Works for one process, DistributedDataParallel and fully_shard; build it after the model has been
@@ -284,12 +285,20 @@ class Muon(torch.optim.Optimizer):
         model: nothing has changed. After a timeout or a lost peer it must be called again. Also the way on after
         DMUON_STATE_LOST, for a trainer that has outlived the service.
         """
+        self._replace_state(f"load of {name}", lambda: self._session.restore(name))
+
+    def _settle(self) -> None:
+        """What becomes of a step that is on its way no longer counts."""
         if self._pending is not None:
-            with contextlib.suppress(DmuonError):  # what became of the step no longer counts
+            with contextlib.suppress(DmuonError):
                 self.wait()
+
+    def _replace_state(self, what: str, call: Callable[[], int]) -> None:
+        """`call`: the session's, answers the step that the new state is of."""
+        self._settle()
         if self._session.state_lost:
             self._register_again()
-        self.last_step = self._persist(f"load of {name}", lambda: self._session.restore(name))
+        self.last_step = self._persist(what, call)
         if self._backward:
             self._backward.take()  # the service has forgotten them
         self._expecting = 0

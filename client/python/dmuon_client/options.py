@@ -52,16 +52,18 @@ class Variant:
     weight_decay: float = 0.0
     beta2: float | None = None  # None: it has no second moment
     momentum: float = 0.95
+    momentum_form: str = "ema"
 
 
 VARIANTS = {
     "muon": Variant(_abi.DMUON_VARIANT_MUON),
     "normuon": Variant(_abi.DMUON_VARIANT_NORMUON, beta2=0.95),
     "adamuon": Variant(_abi.DMUON_VARIANT_ADAMUON, weight_decay=0.01, beta2=0.95),
-    "muon2": Variant(_abi.DMUON_VARIANT_MUON2, lr=0.01, weight_decay=0.01, beta2=0.95),
-    "muon2_factored": Variant(_abi.DMUON_VARIANT_MUON2_FACTORED, lr=0.01, weight_decay=0.01, beta2=0.95),
-    "mona": Variant(_abi.DMUON_VARIANT_MONA),
-    "dion2": Variant(_abi.DMUON_VARIANT_DION2, lr=0.01, weight_decay=0.01),
+    "muon2": Variant(_abi.DMUON_VARIANT_MUON2, lr=0.01, weight_decay=0.01, beta2=0.95, momentum_form="accumulate"),
+    "muon2_factored": Variant(_abi.DMUON_VARIANT_MUON2_FACTORED, lr=0.01, weight_decay=0.01, beta2=0.95,
+                              momentum_form="accumulate"),
+    "mona": Variant(_abi.DMUON_VARIANT_MONA, momentum_form="accumulate"),
+    "dion2": Variant(_abi.DMUON_VARIANT_DION2, lr=0.01, weight_decay=0.01, momentum_form="accumulate"),
     "numuon": Variant(_abi.DMUON_VARIANT_NUMUON, weight_decay=0.1),
 }
 
@@ -211,6 +213,12 @@ class Options:
                                                       "rank_steps")}}
         return fields | {"variant": VARIANTS[self.variant].code, "precision": PRECISIONS[self.precision]} | {
             name: value for name, value in chosen.items() if value is not None}
+
+    def optimizer(self, algorithm: str) -> str:
+        """What the service calls "muon" or "adamw": equal names, equal meaning of the state."""
+        if algorithm == "adamw":
+            return algorithm
+        return f"{self.variant}({self.momentum_form or VARIANTS[self.variant].momentum_form})"
 
     def validate(self) -> None:
         _check_word("variant", self.variant, VARIANTS)

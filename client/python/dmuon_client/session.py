@@ -3,6 +3,7 @@
 """One worker's session with the daemon: dmuon.h with Python types and exceptions."""
 
 import atexit
+import contextlib
 import ctypes
 import dataclasses
 import multiprocessing
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -70,6 +71,8 @@ class PlanInfo:
     matrix_units: int
     elementwise_units: int
     arena_bytes: int
+    nodes: int = 1  # of the job
+    first_rank: int = 0  # among the workers of this node
 
 
 def dtype_code(name: str, dtype: torch.dtype) -> int:
@@ -135,7 +138,8 @@ class Session:
         """Waits for every worker of the job, then for the plan."""
         info = _abi.dmuon_plan_info(struct_size=ctypes.sizeof(_abi.dmuon_plan_info))
         self._check(self._library.dmuon_register(self._client, self._timeout_ms, ctypes.byref(info)))
-        return PlanInfo(info.generation, info.matrix_units, info.elementwise_units, info.arena_bytes)
+        return PlanInfo(info.generation, info.matrix_units, info.elementwise_units, info.arena_bytes,
+                        info.nodes, info.first_rank)
 
     def begin(self) -> tuple[int, bool]:
         """(last applied step, whether the parameter buffers now hold the service's parameters)."""
@@ -270,6 +274,31 @@ class Session:
         self._await(lambda slice_ms: self._library.dmuon_restore(self._client, encoded, slice_ms,
                                                                  ctypes.byref(last_step)))
         return last_step.value
+
+    @contextlib.contextmanager
+    def exported_state(self) -> Iterator[torch.Tensor]:
+        """The bytes of this node's part of the state, `part.read` has their meaning; valid inside the block, and not to
+        be written to."""
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._await(lambda slice_ms: self._library.dmuon_export_state(self._client, slice_ms, ctypes.byref(data),
+                                                                      ctypes.byref(size)))
+        try:
+            yield torch.frombuffer((ctypes.c_ubyte * size.value).from_address(data.value), dtype=torch.uint8)
+        finally:
+            self._check(self._library.dmuon_release_state(self._client))
+
+    def import_state(self, fd: int, digest: str) -> int:
+        """Puts a state in place of the job's and its parameters into the parameter buffers; its step. `fd`: the sealed
+        memfd that it is in, or -1 where another worker brings it."""
+        last_step = ctypes.c_uint64()
+        self._await(lambda slice_ms: self._library.dmuon_import_state(self._client, fd, digest.encode(), slice_ms,
+                                                                      ctypes.byref(last_step)))
+        return last_step.value
+
+    @property
+    def version(self) -> str:
+        """Of the library."""
+        return self._library.dmuon_version().decode()
 
     def close(self) -> None:
         """Ends the session in order, when checkpoints are written. When every worker of the job has, the daemon drops

@@ -10,8 +10,9 @@ with state of its own, however the tensor is sharded. A view is what `Rule(view=
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -32,6 +33,27 @@ class Matrices:
     def count(self, shape: Sequence[int]) -> int:
         stack = math.prod(shape[:-2]) if self.view == _abi.DMUON_VIEW_EXPERTS else 1
         return stack * max(1, len(self.row_blocks))
+
+    def units(self, shape: Sequence[int]) -> Iterator["Unit"]:
+        """What the service owns as one piece, in its order: daemon/plan/units.h."""
+        rows_at = len(shape) - 2 if self.view == _abi.DMUON_VIEW_EXPERTS else 0
+        cols = math.prod(shape[rows_at + 1:])
+        for stack in itertools.product(*map(range, shape[:rows_at])):
+            begin, blocks = 0, self.row_blocks if self.row_repeats == 1 else ()
+            for rows in blocks or (shape[rows_at],):
+                inside = [rows] if self.row_repeats == 1 else [size * self.row_repeats for size in self.row_blocks]
+                yield Unit([*stack, begin, *[0] * (len(shape) - rows_at - 1)],
+                           [*[1] * rows_at, rows, *shape[rows_at + 1:]], [(of_one, cols) for of_one in inside])
+                begin += rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A box of a tensor, and the matrices in it: more than one where their rows are interleaved."""
+
+    offset: list[int]
+    length: list[int]
+    matrices: list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,12 @@
 
 import os
 import secrets
+from typing import Any
 
+import torch
 import torch.distributed as dist
+
+_PIECE_BYTES = 64 << 20
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -34,3 +38,21 @@ def job_id(chosen: str | None, rank: int, world_size: int, verbose: bool) -> str
         print(f"dmuon: no job id was given, so this run is {drawn[0]}. To keep optimizer state over a "
               "restart of the trainer, give job=..., DMUON_JOB or torchrun --rdzv-id", flush=True)
     return drawn[0]
+
+
+def send_bytes(data: torch.Tensor | None, size: int, source: int, to: int | None, group: Any) -> torch.Tensor | None:
+    """`data` of rank `source`, bytes in host memory, to rank `to`, or to all (None); all workers call. None where it does
+    not go. In pieces, so that no more than one is on its way."""
+    rank = dist.get_rank()
+    if rank not in (source, to) and to is not None:
+        return None
+    if data is None:
+        data = torch.empty(size, dtype=torch.uint8)
+    for piece in data.split(_PIECE_BYTES):
+        if to is None:
+            dist.broadcast(piece, source, group=group)
+        elif rank == source != to:
+            dist.send(piece, to, group=group)
+        elif rank != source:
+            dist.recv(piece, source, group=group)
+    return data if to in (None, rank) else None

@@ -51,7 +51,7 @@ class Muon(FullState, torch.optim.Optimizer):
         self._options.validate()
         self._rank, self._world_size = workers.rank_and_world_size()
         routes = routing.route_model(model, self._options.rules, self._options.min_dim)
-        self._tensors = self._describe(model, [r for r in routes if r.route != "frozen"])
+        self._tensors = tensors.describe(model, [r for r in routes if r.route != "frozen"], self._options, self._world_size)
         groups = self._group()
         forward_groups = handover.Groups(model, [t.param for t in self._tensors], self._options.overlap)
         # For any `sync`: the order is part of the plan.
@@ -327,29 +327,6 @@ class Muon(FullState, torch.optim.Optimizer):
     def routes(self) -> dict[str, str]:
         """Optimizer of each tensor that the service holds, by name."""
         return {t.route.name: t.route.route for t in self._tensors}
-
-    def _describe(self, model: nn.Module, routes: list[routing.Route]) -> list[Tensor]:
-        replicated = sharding.replicated_parameters(model)
-        described = []
-        for route in routes:
-            dtype_code(route.name, route.param.dtype)
-            self._check_backward(route, replicated)
-            holding = sharding.holds(route.name, route.param, world_size=self._world_size,
-                                     replicated=id(route.param) in replicated,
-                                     reduced=self._options.reduced, job_mesh=self._options.mesh)
-            with torch.no_grad():
-                shape = sharding.local_part(route.param).shape
-            described.append(Tensor(route, holding, shape, route.param.dtype,
-                                   sharding.placements(route.param)))
-        return described
-
-    def _check_backward(self, route: routing.Route, replicated: set[int]) -> None:
-        """ValueError where gradients are reduced by others, but after the hooks."""
-        o = self._options
-        later = id(route.param) in replicated or o.reduced
-        if o.backward_passes_per_step and later and self._world_size > 1 and not isinstance(route.param, DTensor):
-            who = "DistributedDataParallel" if id(route.param) in replicated else "your code (reduced=True)"
-            raise ValueError(f"backward_passes_per_step: the gradient of {route.name} is complete before {who} has averaged it")
 
     def _group(self) -> list[dict[str, Any]]:
         """The param_groups, and with them the service's groups, in order of first use."""

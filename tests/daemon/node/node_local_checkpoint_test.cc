@@ -198,8 +198,8 @@ TEST_F(NodeLocalTest, TwoManifestsOfOneNameAreRefusedNamingBothNodes) {
   }
   const absl::Status status = RefusalOn({&first_, &empty_});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("node node-0 restores 'two' of step 2"),
-                                                   HasSubstr("node node-1 'two' of step 1")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("node node-0 restores checkpoint 'two' of step 2"),
+                                                   HasSubstr("node node-1 checkpoint 'two' of step 1")));
 }
 
 // The first node loses its connections before its n-th read of a part: while heads, its own arrays, or those that go to the

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Which faults a schedule has, from its seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "tests/sim/network.h"
+#include "tests/sim/world.h"
+
+namespace dmuon::sim {
+
+enum class FaultKind : uint8_t {
+  kCoordinatorCrash,
+  kNodeCrash,
+  kPowerLoss,
+  kWorkerCrash,
+  kCoordinatorFreeze,
+  kNodeFreeze,
+  kWorkerFreeze,
+  kPartition,  // two ways; the coordinator is the process after the last node
+  kOneWay,
+  kReset,      // of the connections between nodes
+  kSlowDisk,
+};
+
+struct Fault {
+  FaultKind kind = FaultKind::kReset;
+  absl::Duration at;
+  absl::Duration lasts;  // until it restarts, wakes, heals
+  uint32_t a = 0;        // node or worker
+  uint32_t b = 0;        // the other end of a partition
+
+  [[nodiscard]] std::string Describe() const;
+};
+
+// What may happen at all.
+struct FaultMenu {
+  bool loss = true;  // and duplicates
+  bool delay = true;
+  bool crash = true;
+  bool freeze = true;
+  bool partition = true;
+  bool disk = true;
+  bool mistakes = true;  // of trainers: a forgotten gradient, other hyper-parameters
+
+  // From "loss,crash,..."; "none", "all". INVALID_ARGUMENT names the word.
+  static absl::StatusOr<FaultMenu> Parse(absl::string_view text);
+};
+
+struct FaultPlan {
+  NetworkOptions network;
+  double mistakes = 0.0;
+  std::vector<Fault> faults;
+  absl::Duration calm;  // when the last one is over
+};
+
+FaultPlan DrawFaults(const FaultMenu& menu, uint32_t nodes, uint32_t workers, absl::Duration activity, Random& random);
+
+}  // namespace dmuon::sim

@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tests/sim/invariants.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/training.h"
+#include "wire/error.h"
+
+namespace dmuon::sim {
+namespace {
+
+using Key = std::pair<uint64_t, uint64_t>;  // generation, step
+
+class Checker {
+ public:
+  Checker(const History& history, const v1::JobSpec& job) : history_(history), job_(job) {}
+
+  std::vector<Violation> Run() {
+    OneCommit();
+    NoGaps();
+    Fencing();
+    SameWeights();
+    AcknowledgedSurvives();
+    AbortedChangesNothing();
+    OneOwner();
+    OutcomesResolve();
+    Checkpoints();
+    Baseline();
+    Oracle();
+    return std::move(violations_);
+  }
+
+ private:
+  template <typename... Parts>
+  void Expect(bool holds, const char* invariant, const Event& event, const Parts&... parts) {
+    if (holds) return;
+    violations_.push_back({invariant, absl::StrCat("at ", absl::ToDoubleSeconds(event.at - absl::UnixEpoch()), " ",
+                                                   event.who, ": ", parts...)});
+  }
+
+  // I1: in one generation a node applies a step once, and all agree on whether it is skipped.
+  void OneCommit() {
+    std::set<std::tuple<uint64_t, uint64_t, std::string>> applied;
+    std::map<Key, bool> skipped;
+    for (const Event& event : history_) {
+      if (event.what != What::kApplied) continue;
+      Expect(applied.emplace(event.generation, event.step, event.who).second, "I1", event, "applies step ", event.step,
+             " of generation ", event.generation, " once more");
+      const auto first = skipped.try_emplace({event.generation, event.step}, event.skipped).first;
+      Expect(first->second == event.skipped, "I1", event, "step ", event.step, " is skipped on one node, not on another");
+    }
+  }
+
+  // I2: of a node's state, and of what a worker is told.
+  void NoGaps() {
+    std::map<std::pair<std::string, uint64_t>, uint64_t> reached;  // by who and generation, or life
+    for (const Event& event : history_) {
+      if (event.what == What::kLoaded) reached[{event.who, event.generation}] = 0;
+      if (event.what == What::kApplied) Follows(event, reached[{event.who, event.generation}], "applies");
+      if (event.what == What::kBegun && !event.must) reached[{event.who, event.life}] = event.step;
+      if (event.what == What::kAcked) Follows(event, reached[{event.who, event.life}], "is told");
+    }
+  }
+  void Follows(const Event& event, uint64_t& last, const char* verb) {
+    Expect(event.step == last + 1, "I2", event, verb, " step ", event.step, " after ", last);
+    last = event.step;
+  }
+
+  // I3: generations are new, calls of former processes are refused, and an old generation has no effect after a new
+  // one of the same job has state.
+  void Fencing() {
+    std::set<uint64_t> planned;
+    std::map<std::string, uint64_t> latest;  // generation with state, by job
+    for (const Event& event : history_) {
+      if (event.what == What::kPlanned) {
+        Expect(planned.insert(event.generation).second, "I3", event, "gives out generation ", event.generation, " again");
+      }
+      if (event.what == What::kAccepted) {
+        Expect(event.life == event.number, "I3", event, "a call of life ", event.life, " is taken, ", event.number,
+               " has joined");
+      }
+      if (event.what == What::kLoaded) latest[event.job] = std::max(latest[event.job], event.generation);
+      if (event.what == What::kLoaded || event.what == What::kApplied || event.what == What::kAcked) {
+        Expect(event.generation >= latest[event.job], "I3", event, "generation ", event.generation,
+               " has an effect, though generation ", latest[event.job], " has begun");
+      }
+    }
+  }
+
+  // I4.
+  void SameWeights() {
+    std::map<Key, Digest> weights;
+    for (const Event& event : history_) {
+      if (event.what != What::kAcked && !(event.what == What::kBegun && event.flag)) continue;
+      const auto first = weights.try_emplace({event.generation, event.step}, event.digest).first;
+      Expect(first->second == event.digest, "I4", event, "has other weights at step ", event.step, " than another worker");
+    }
+  }
+
+  // I5: a worker that begins again finds what was acknowledged; state is only lost with a node's process, and then
+  // nobody goes on from other values.
+  void AcknowledgedSurvives() {
+    std::map<uint64_t, uint64_t> acked;                                  // last step, by generation
+    std::map<std::string, uint64_t> of_life;                             // generation of a worker's process
+    std::set<std::pair<std::string, uint64_t>> crashed;                  // processes
+    std::map<uint64_t, std::set<std::pair<std::string, uint64_t>>> holders;  // nodes' processes, by generation
+    for (const Event& event : history_) {
+      if (event.what == What::kCrashed) crashed.emplace(event.who, event.life);
+      if (event.what == What::kAdopted) holders[event.generation].emplace(event.who, event.life);
+      if (event.what == What::kStarted) of_life.erase(event.who);
+      if (event.what == What::kBegun) {
+        Expect(!event.flag || event.step >= acked[event.generation], "I5", event, "begins again at step ", event.step,
+               ", acknowledged was ", acked[event.generation]);
+        Expect(!event.must || event.flag, "I5", event, "counts on state, and begins without");
+        if (!event.must) of_life[event.who] = event.generation;
+      }
+      if (event.what == What::kAcked) {
+        acked[event.generation] = std::max(acked[event.generation], event.step);
+        Expect(of_life[event.who] == event.generation, "I5", event, "goes on in generation ", event.generation,
+               ", its parameters are of ", of_life[event.who]);
+      }
+      if (event.what != What::kTold || !event.flag) continue;
+      bool cause = false;
+      for (const auto& holder : holders[of_life[event.who]]) cause = cause || crashed.contains(holder);
+      Expect(cause, "I5", event, "is told of lost state, and no node that had it has crashed: ",
+             event.status.ToString());
+    }
+  }
+
+  // I6: what is answered as "nothing changed" has changed nothing, and neither has a skipped step.
+  void AbortedChangesNothing() {
+    for (const Event& event : history_) {
+      if (event.what == What::kApplied && event.skipped) {
+        Expect(event.before == event.digest, "I6", event, "step ", event.step, " is skipped and changes masters");
+      }
+      if (event.what != What::kRan || event.status.ok()) continue;
+      // Whatever broke the round: masters move with `reached`, or not at all.
+      if (event.number != 0) continue;
+      Expect(event.before == event.digest, "I6", event, "step ", event.step, " ends with ", event.status.ToString(),
+             " and changes masters");
+    }
+  }
+
+  // I8.
+  void OneOwner() {
+    int64_t elements = 0;
+    for (const v1::Tensor& tensor : job_.tensors()) {
+      int64_t of_tensor = 1;
+      for (const int64_t length : tensor.shape()) of_tensor *= length;
+      elements += of_tensor;
+    }
+    std::map<uint64_t, std::vector<Digest>> owners;  // by generation
+    for (const Event& event : history_) {
+      if (event.what != What::kPlanned && event.what != What::kAdopted) continue;
+      const auto first = owners.try_emplace(event.generation, event.digests).first;
+      Expect(first->second == event.digests, "I8", event, "has other owners of generation ", event.generation);
+      Expect(!std::count(event.digests.begin(), event.digests.end(), 0), "I8", event, "a unit has not one owner");
+      if (event.what != What::kPlanned) continue;
+      Expect(event.number == static_cast<uint64_t>(elements), "I8", event, event.number, " elements are owned, there are ",
+             elements);
+    }
+  }
+
+  // I9: a call that was made is answered, or its worker dies, within a time from the last fault.
+  void OutcomesResolve() {
+    std::optional<absl::Time> calm;
+    std::map<std::string, Event> open;
+    for (const Event& event : history_) {
+      if (event.what == What::kCalm) calm = event.at;
+      if (event.what == What::kCalled) open.try_emplace(event.who, event);
+      if (event.what == What::kAcked || event.what == What::kCrashed) open.erase(event.who);
+      if (event.what != What::kTold) continue;
+      const auto call = open.extract(event.who);
+      if (call.empty() || event.flag || !calm.has_value()) continue;
+      const absl::Duration took = event.at - std::max(call.mapped().at, *calm);
+      Expect(took < kResolveWithin / 2, "I9", event, "does not learn of step ", event.step, " within ",
+             absl::FormatDuration(took), " of calm: ", event.status.ToString());
+    }
+    if (!calm.has_value()) return;
+    const absl::Time end = history_.back().at;
+    for (const auto& [who, call] : open) {
+      Expect(end - std::max(call.at, *calm) < kResolveWithin, "I9", call, "is never answered step ", call.step);
+    }
+  }
+
+  // I11: a checkpoint that exists has all parts, and each is the state after its step.
+  void Checkpoints() {
+    std::map<std::tuple<uint64_t, uint64_t>, std::set<Digest>> masters;  // of all nodes, by generation and step
+    for (const Event& event : history_) {
+      if (event.what == What::kApplied) masters[{event.generation, event.step}].insert(event.digest);
+      if (event.what != What::kSaved) continue;
+      Expect(event.digests.size() == event.number, "I11", event, "checkpoint of step ", event.step, " has ",
+             event.digests.size(), " of ", event.number, " parts");
+      const std::set<Digest>& then = masters[{event.generation, event.step}];
+      Expect(then.contains(event.digest), "I11", event, "saves other masters than it had at step ", event.step);
+      for (const Digest part : event.digests) {
+        Expect(then.contains(part), "I11", event, "checkpoint of step ", event.step, " has a part of another state");
+      }
+    }
+  }
+
+  // I12.
+  void Baseline() {
+    for (const Event& event : history_) {
+      if (event.what == What::kBaseline) Expect(event.text.empty(), "I12", event, "left over: ", event.text);
+    }
+  }
+
+  // I13: masters and weights of each step are what one process would have made of the same initial parameters.
+  void Oracle() {
+    std::map<uint64_t, Values> initial;  // by generation
+    for (const Event& event : history_) {
+      if (event.what != What::kLoaded) continue;
+      Values& values = initial.try_emplace(event.generation, Values(event.digests.size())).first->second;
+      for (size_t unit = 0; unit < values.size(); ++unit) {
+        if (event.digests[unit] != 0) values[unit] = event.digests[unit];  // the last: a start may be repeated
+      }
+    }
+    std::map<uint64_t, std::vector<Values>> oracle;
+    for (const auto& [generation, values] : initial) oracle[generation] = {values};
+    const auto at = [&](uint64_t generation, uint64_t step) -> const Values& {
+      std::vector<Values>& steps = oracle[generation];
+      while (!steps.empty() && steps.size() <= step) steps.push_back(OracleStep(job_, steps.back(), steps.size()));
+      static const Values kNone;
+      return steps.empty() ? kNone : steps[step];
+    };
+    for (const Event& event : history_) {
+      if (event.what != What::kAcked && event.what != What::kApplied) continue;
+      const Values& values = at(event.generation, event.step);
+      if (event.what == What::kAcked) {
+        Expect(DigestOf(values) == event.digest, "I13", event, "has other weights at step ", event.step,
+               " than one process");
+        continue;
+      }
+      for (size_t unit = 0; unit < event.digests.size(); ++unit) {
+        Expect(event.digests[unit] == 0 || (unit < values.size() && values[unit] == event.digests[unit]), "I13", event,
+               "has another master of unit ", unit, " at step ", event.step, " than one process");
+      }
+    }
+  }
+
+  const History& history_;
+  const v1::JobSpec& job_;
+  std::vector<Violation> violations_;
+};
+
+}  // namespace
+
+std::vector<Violation> Check(const History& history, const v1::JobSpec& job) { return Checker(history, job).Run(); }
+
+}  // namespace dmuon::sim

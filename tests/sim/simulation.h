@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// One schedule: a cluster, a training run on it, the faults of the seed, and the verdict over what happened.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "tests/sim/faults.h"
+#include "tests/sim/invariants.h"
+#include "tests/sim/plants.h"
+
+namespace dmuon::sim {
+
+struct SimOptions {
+  FaultMenu menu;
+  Plant plant = Plant::kNone;
+  bool trace = false;  // prints what happens
+};
+
+struct SimResult {
+  uint64_t seed = 0;
+  std::vector<Violation> violations;  // empty: all invariants hold
+  uint64_t events = 0;
+  uint64_t steps = 0;    // acknowledged, of the run that ended in order
+  uint64_t starts = 0;   // of the job: more than one when state was lost
+  absl::Duration time;   // virtual
+};
+
+// How long after the last fault the training must have ended, in order.
+inline constexpr absl::Duration kProgressWithin = absl::Seconds(240);
+
+// Deterministic: the same arguments give the same schedule.
+SimResult RunSchedule(uint64_t seed, const SimOptions& options);
+
+}  // namespace dmuon::sim

@@ -161,6 +161,9 @@ class Coordinator {
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
   static void LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job);
   static void CompleteRoutes(Job& job);
+  // Of a job that was not known: a member that joined without it has lost its part of the state. Its process must not be
+  // taken for the one that the plan was made for, or it would begin anew beside what the others have.
+  void DropWithout(Jobs::iterator job, const std::string& reporter, Outcome& outcome);
   // Forgets the node's registrations in jobs that have no plan yet.
   void ForgetWaiting(const std::string& node_id);
   void ForgetWaiting(const std::string& node_id, Jobs::iterator job);

@@ -86,10 +86,27 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
     }
     LearnShards(request, held, job);
-    jobs_[id] = std::move(job);
+    const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
     AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
                            ": generation ", held.plan().generation(), ", step ", held.last_step()),
               outcome);
+    DropWithout(adopted, request.node().node_id(), outcome);
+  }
+}
+
+void Coordinator::DropWithout(Jobs::iterator job, const std::string& reporter, Outcome& outcome) {
+  for (const std::string& node : job->second.plan->nodes()) {
+    if (node == reporter || !members_.contains(node)) continue;
+    if (job->second.HasCopiesWithout(node)) {
+      job->second.lost.insert(node);
+      continue;
+    }
+    AddReason(absl::StrCat("job ", job->first, " is forgotten: node ", node, " is here without its state"), outcome);
+    const absl::Status lost =
+        wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                    absl::StrCat("node '", node, "' has joined without the state of job '", job->first,
+                                 "'; register again for a new plan"));
+    return Refuse(job, lost, "", outcome);
   }
 }
 

@@ -72,11 +72,14 @@ Outcome Transcript::Join(const std::string& node, const Words& words) {
   if (const auto held = words.find("held"); held != words.end()) {
     const std::vector<std::string> parts = absl::StrSplit(held->second, absl::ByAnyChar("@:"));
     v1::HeldJob& job = *request.add_held();
-    *job.mutable_job() = ModelOf(parts.at(0), "mlp", 1);
+    const std::vector<std::string> nodes = absl::StrSplit(Get(words, "nodes", node), '+');
+    *job.mutable_job() = ModelOf(parts.at(0), "mlp", static_cast<uint32_t>(nodes.size()));
     job.mutable_plan()->set_job_id(parts.at(0));
     job.mutable_plan()->set_generation(std::stoull(parts.at(1)));
-    job.mutable_plan()->add_nodes(node);
-    job.mutable_plan()->add_slots(request.slots());
+    for (const std::string& of : nodes) {
+      job.mutable_plan()->add_nodes(of);
+      job.mutable_plan()->add_slots(request.slots());
+    }
     job.set_last_step(std::stoull(parts.at(2)));
   }
   Outcome outcome = core_.Join(now_, request);

@@ -4,7 +4,7 @@
 // The language of tests/scenarios/coordinator/*.txt: one command a line, then what came of it.
 //
 //   # a comment; blank lines are free
-//   join a slots=2 [incarnation=2] [generation=7] [held=JOB@GENERATION:STEP] [protocol=9]
+//   join a slots=2 [incarnation=2] [generation=7] [held=JOB@GENERATION:STEP [nodes=a+b]] [protocol=9]
 //   beat a | leave a                       as the node's latest incarnation, or incarnation=1
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
 //   release a [job=demo in_order=no]

@@ -78,6 +78,12 @@ bool AnyIsBehind(const Reports& reports, uint64_t target) {
                      [&](const v1::PeerReport& report) { return report.reached() < target; });
 }
 
+bool Publishes(const Reports& reports, uint64_t target, const v1::StepVerdict& mine) {
+  const bool beyond = std::any_of(reports.begin(), reports.end(),
+                                  [&](const v1::PeerReport& report) { return report.reached() > target; });
+  return !beyond && !mine.skip();
+}
+
 bool AnyResubmitted(const Reports& reports) {
   return std::any_of(reports.begin(), reports.end(), [](const v1::PeerReport& report) { return report.resubmitted(); });
 }

@@ -30,6 +30,9 @@ void SetStatus(const absl::Status& status, v1::PeerReport& report);
 uint64_t LowestTarget(const Reports& reports);
 // Whether a node has not reached `target`, which it takes work to get to.
 bool AnyIsBehind(const Reports& reports, uint64_t target);
+// Whether the values of `target` go round, for a node whose own verdict is `mine`. Not those of a skipped step; nor when
+// a node has gone beyond, because all nodes had them before, and that node has others by now.
+bool Publishes(const Reports& reports, uint64_t target, const v1::StepVerdict& mine);
 // Whether a node has been given gradients anew that it had sent before: all start over with them.
 bool AnyResubmitted(const Reports& reports);
 bool AllRestore(const Reports& reports);

@@ -152,7 +152,7 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
   } else if (behind) {
     DMUON_RETURN_IF_ERROR(Advance(target, reports, settings, deadline, report));
   }
-  if (!verdict_.skip()) DMUON_RETURN_IF_ERROR(Publish(target, settings, deadline, report));
+  if (Publishes(reports, target, verdict_)) DMUON_RETURN_IF_ERROR(Publish(target, settings, deadline, report));
   v1::PeerReport mine = ReportOf(target);
   SetStatus(failure_, mine);
   StageTimer timer(report.stage_seconds);

@@ -87,6 +87,7 @@ class Checker {
         Expect(event.life == event.number, "I3", event, "a call of life ", event.life, " is taken, ", event.number,
                " has joined");
       }
+      Expect(event.what != What::kMistaken, "I3", event, "takes ", event.text);
       if (event.what == What::kLoaded) latest[event.job] = std::max(latest[event.job], event.generation);
       if (event.what == What::kLoaded || event.what == What::kApplied || event.what == What::kAcked) {
         Expect(event.generation >= latest[event.job], "I3", event, "generation ", event.generation,
@@ -129,7 +130,9 @@ class Checker {
       }
       if (event.what != What::kTold || !event.flag) continue;
       bool cause = false;
-      for (const auto& holder : holders[of_life[event.who]]) cause = cause || crashed.contains(holder);
+      for (const uint64_t generation : {event.generation, of_life[event.who]}) {  // registered, and begun
+        for (const auto& holder : holders[generation]) cause = cause || crashed.contains(holder);
+      }
       Expect(cause, "I5", event, "is told of lost state, and no node that had it has crashed: ",
              event.status.ToString());
     }
@@ -173,13 +176,19 @@ class Checker {
   void OutcomesResolve() {
     std::optional<absl::Time> calm;
     std::map<std::string, Event> open;
+    std::set<std::string> lost;                          // jobs: of those another rule speaks
+    std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> held;
     for (const Event& event : history_) {
+      if (event.what == What::kAdopted) held[{event.who, event.life}].push_back(event.job);
+      if (event.what == What::kCrashed) {
+        for (const std::string& job : held[{event.who, event.life}]) lost.insert(job);
+      }
       if (event.what == What::kCalm) calm = event.at;
       if (event.what == What::kCalled) open.try_emplace(event.who, event);
       if (event.what == What::kAcked || event.what == What::kCrashed) open.erase(event.who);
       if (event.what != What::kTold) continue;
       const auto call = open.extract(event.who);
-      if (call.empty() || event.flag || !calm.has_value()) continue;
+      if (call.empty() || event.flag || !calm.has_value() || lost.contains(event.job)) continue;
       const absl::Duration took = event.at - std::max(call.mapped().at, *calm);
       Expect(took < kResolveWithin / 2, "I9", event, "does not learn of step ", event.step, " within ",
              absl::FormatDuration(took), " of calm: ", event.status.ToString());

@@ -73,7 +73,7 @@ void Mesh::Send(uint32_t node, uint64_t tag, std::string bytes) {
                            });
 }
 
-Task<absl::Status> Mesh::Receive(uint64_t tag, absl::Time until, std::vector<std::string>* messages) {
+Task<absl::Status> Mesh::Receive(uint64_t tag, char kind, absl::Time until, std::vector<std::string>* messages) {
   messages->assign(end_->peers.size(), {});
   std::vector<bool> have(end_->peers.size());
   have[self_] = true;
@@ -84,7 +84,16 @@ Task<absl::Status> Mesh::Receive(uint64_t tag, absl::Time until, std::vector<std
       End::Peer& peer = end_->peers[node];
       auto message = peer.inbox.extract(tag);
       if (!message.empty()) {
-        (*messages)[node] = std::move(message.mapped());
+        const std::string& bytes = message.mapped();
+        if (bytes.front() != kind) {
+          Event event;
+          event.what = What::kMistaken;
+          event.who = process_->name;
+          event.text = absl::StrCat("a message of kind ", bytes.substr(0, 1), " for one of kind ", std::string(1, kind));
+          cluster_->Record(std::move(event));
+          co_return absl::AbortedError("a message of another kind");
+        }
+        (*messages)[node] = bytes.substr(1);
         have[node] = true;
       } else if (peer.gone) {
         co_return absl::AbortedError(absl::StrCat("node ", plan_->nodes(static_cast<int>(node)), " is gone"));
@@ -209,13 +218,13 @@ absl::Status Peers::Broken(const absl::Status& status) {
 
 Task<absl::StatusOr<node::Reports>> Peers::Tell(v1::PeerReport mine, absl::Time until) {
   if (mesh_ == nullptr) co_return Broken(absl::AbortedError("the nodes are not connected"));
-  const std::string bytes = mine.SerializeAsString();
+  const std::string bytes = absl::StrCat("r", mine.SerializeAsString());
   const uint64_t tag = next_tag_++;
   for (uint32_t node = 0; node < static_cast<uint32_t>(plan_->nodes_size()); ++node) {
     if (node != self_) mesh_->Send(node, tag, bytes);
   }
   std::vector<std::string> texts;
-  const absl::Status received = co_await mesh_->Receive(tag, until, &texts);
+  const absl::Status received = co_await mesh_->Receive(tag, 'r', until, &texts);
   if (!received.ok()) co_return Broken(received);
   ++next_tag_;  // of what does not fit a block
   node::Reports reports(texts.size());
@@ -231,13 +240,14 @@ Task<absl::StatusOr<node::Reports>> Peers::Tell(v1::PeerReport mine, absl::Time 
 
 void Peers::Open() { mail_ = mesh_ == nullptr ? 0 : ++next_tag_; }
 
-Task<absl::Status> Peers::Close(std::vector<std::string> out, absl::Time until, std::vector<std::string>* in) {
+Task<absl::Status> Peers::Close(char kind, std::vector<std::string> out, absl::Time until,
+                                std::vector<std::string>* in) {
   if (mesh_ == nullptr || mail_ == 0) co_return Broken(absl::AbortedError("the nodes are not connected"));
   const uint64_t tag = std::exchange(mail_, 0) - 1;
   for (uint32_t node = 0; node < out.size(); ++node) {
-    if (node != self_) mesh_->Send(node, tag, std::move(out[node]));
+    if (node != self_) mesh_->Send(node, tag, absl::StrCat(std::string(1, kind), out[node]));
   }
-  const absl::Status received = co_await mesh_->Receive(tag, until, in);
+  const absl::Status received = co_await mesh_->Receive(tag, kind, until, in);
   co_return Broken(received);
 }
 

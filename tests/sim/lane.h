@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/node/round.h"
+#include "dmuon/v1/coordinator.pb.h"
 #include "dmuon/v1/plan.pb.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/task.h"
@@ -34,13 +35,13 @@ class Mesh {
   Task<absl::Status> Connect(NodeLink* link, v1::Meeting meeting, absl::Time until);
   void Send(uint32_t node, uint64_t tag, std::string bytes);
   // From all others, by node. ABORTED when one is gone, DEADLINE_EXCEEDED when one has sent nothing.
-  Task<absl::Status> Receive(uint64_t tag, absl::Time until, std::vector<std::string>* messages);
+  // `kind` is its first character: all nodes must mean the same by a tag.
+  Task<absl::Status> Receive(uint64_t tag, char kind, absl::Time until, std::vector<std::string>* messages);
   // As a network that resets all connections.
   void Break();
 
  private:
   struct End;  // what stays of it for messages on their way
-  void Deliver(uint32_t from, uint64_t tag, std::string bytes);
 
   Cluster* const cluster_;
   Process* const process_;
@@ -60,7 +61,7 @@ class Peers {
   // A mail of one message to each other node. Its tag is taken when it is opened, its content given with Close.
   void Open();
   [[nodiscard]] bool is_open() const { return mail_ != 0; }
-  Task<absl::Status> Close(std::vector<std::string> out, absl::Time until, std::vector<std::string>* in);
+  Task<absl::Status> Close(char kind, std::vector<std::string> out, absl::Time until, std::vector<std::string>* in);
   void Drop();
   [[nodiscard]] bool connected() const { return mesh_ != nullptr; }
   void Break() {

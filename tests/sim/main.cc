@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <random>
@@ -41,6 +42,8 @@ struct Totals {
   uint64_t failures = 0;
   uint64_t events = 0;
   uint64_t lost = 0;  // schedules in which a job lost its state and was started anew
+  uint64_t untold = 0;
+  uint64_t kept = 0;
 };
 
 std::string Replay(const Arguments& arguments, uint64_t seed) {
@@ -61,6 +64,8 @@ Totals RunAll(const Arguments& arguments, const SimOptions& options) {
       wire::MutexLock lock(mu);
       totals.events += result.events;
       if (result.starts > 1) ++totals.lost;
+      totals.untold += result.untold;
+      totals.kept += result.kept;
       if (result.violations.empty()) continue;
       ++totals.failures;
       totals.failed.push_back(std::move(result));
@@ -96,16 +101,17 @@ int Run(const Arguments& arguments) {
   const Totals totals = RunAll(arguments, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (const SimResult& result : totals.failed) {
-    std::printf("seed %lu:\n", static_cast<unsigned long>(result.seed));
+    std::printf("%s\n", absl::StrCat("seed ", result.seed, ":").c_str());
     for (const Violation& violation : result.violations) {
       std::printf("  %s  %s\n", violation.invariant.c_str(), violation.what.c_str());
     }
     std::printf("  replay: %s\n", Replay(arguments, result.seed).c_str());
   }
-  std::printf("%lu schedules from seed %lu: %lu violate an invariant; %lu lost state, %.0f events each, %.1f s\n",
-              static_cast<unsigned long>(arguments.schedules), static_cast<unsigned long>(arguments.seed),
-              static_cast<unsigned long>(totals.failures), static_cast<unsigned long>(totals.lost),
-              static_cast<double>(totals.events) / static_cast<double>(arguments.schedules), seconds);
+  std::printf("%s\n", absl::StrCat(arguments.schedules, " schedules from seed ", arguments.seed, ": ", totals.failures,
+                                   " violate an invariant; ", totals.events / arguments.schedules, " events each, ",
+                                   std::round(seconds * 10) / 10, " s").c_str());
+  std::printf("%s\n", absl::StrCat("state lost in ", totals.lost, "; known limitations: ", totals.untold,
+                                   " workers not told so in time, ", totals.kept, " jobs kept by the coordinator").c_str());
   return totals.failures == 0 ? 0 : 1;
 }
 

@@ -77,9 +77,9 @@ class CallState : public std::enable_shared_from_this<CallState<R>> {
   CallState(Network* network, Process* from, Process* to) : done(network->world(), from), net_(network), from_(from), to_(to) {}
   ~CallState() { Unhook(); }
 
-  void Send(const Handler& handler) {
+  void Send(const Handler& handler, bool may_double) {
     World* world = net_->world();
-    copies_ = net_->Doubles() ? 2 : 1;
+    copies_ = may_double && net_->Doubles() ? 2 : 1;
     hook_ = net_->OnCrash(*to_, [weak = this->weak_from_this()] {
       if (auto self = weak.lock()) self->Break();
     });
@@ -138,12 +138,13 @@ class CallState : public std::enable_shared_from_this<CallState<R>> {
 };
 
 // DEADLINE_EXCEEDED without a reason when nothing has come by then, UNAVAILABLE when the connection breaks; the handler
-// may have run in both cases. `handler` runs in `to`, perhaps twice.
+// may have run in both cases. `handler` runs in `to`, perhaps twice if it `may_double`.
 template <typename R>
 Task<absl::StatusOr<R>> Call(Network* network, Process* from, Process* to, absl::Time until,
-                             std::function<void(std::function<void(absl::StatusOr<R>)>)> handler) {
+                             std::function<void(std::function<void(absl::StatusOr<R>)>)> handler,
+                             bool may_double = true) {
   auto state = std::make_shared<CallState<R>>(network, from, to);
-  state->Send(handler);
+  state->Send(handler, may_double);
   while (!state->result.has_value()) {
     if (network->world()->now() >= until) co_return absl::DeadlineExceededError("Deadline Exceeded");
     co_await state->done.Until(until);

@@ -130,10 +130,12 @@ Task<absl::Status> Pipeline::Round(uint64_t target, Reports reports, absl::Time 
   if (behind && target == kLoaded) {
     status = co_await Load(until);
   } else if (behind) {
-    status = co_await Advance(target, std::move(reports), until);
+    status = co_await Advance(target, reports, until);
   }
   if (!status.ok()) co_return status;
-  if (!verdict_.skip()) status = co_await Publish(target, until);
+  const bool publishes = node::Publishes(reports, target, verdict_) ||
+                         (cluster_->Planted(Plant::kOwnVerdict) && !verdict_.skip());
+  if (publishes) status = co_await Publish(target, until);
   if (!status.ok()) co_return status;
   v1::PeerReport mine = ReportOf(target);
   const auto ends = co_await Tell(std::move(mine), until);
@@ -150,7 +152,7 @@ Task<absl::Status> Pipeline::Load(absl::Time until) {
     peers_->Open();
     std::vector<std::string> nothing;
     std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()));
-    status = co_await peers_->Close(std::move(out), until, &nothing);
+    status = co_await peers_->Close('l', std::move(out), until, &nothing);
     if (!status.ok()) co_return status;
   }
   v1::PeerReport mine = ReportOf(kLoaded);
@@ -223,7 +225,7 @@ Task<absl::Status> Pipeline::Publish(uint64_t target, absl::Time until) {
   if (peers_ != nullptr) {
     std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), Bytes(masters_));
     std::vector<std::string> in;
-    absl::Status status = co_await peers_->Close(std::move(out), until, &in);
+    absl::Status status = co_await peers_->Close('p', std::move(out), until, &in);
     for (uint32_t unit = 0; unit < units_; ++unit) {  // what has come has come
       if (OwnerOf(unit) == self_ || in.empty() || in[OwnerOf(unit)].empty()) continue;
       published_[unit] = FromBytes<Digest>(in[OwnerOf(unit)])[unit];
@@ -282,7 +284,7 @@ Task<absl::Status> Pipeline::FinishReduction(bool collect, absl::Time until) {
   open_ = false;
   if (peers_ != nullptr) {
     std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), Bytes(packed_));
-    absl::Status status = co_await peers_->Close(std::move(out), until, &in);
+    absl::Status status = co_await peers_->Close('g', std::move(out), until, &in);
     if (!status.ok()) co_return status;
   }
   if (!collect) co_return absl::OkStatus();

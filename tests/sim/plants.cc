@@ -15,6 +15,8 @@ constexpr std::array kPlants = {
     PlantInfo{Plant::kLostFsync, "lost-fsync", "I3", "a generation is given out before it is on disk"},
     PlantInfo{Plant::kStaleConnection, "stale-connection", "I3",
               "the coordinator takes calls of a node's former process for its present one's"},
+    PlantInfo{Plant::kOwnVerdict, "own-verdict", "I3",
+              "a node decides by its own verdict, be it of another step, whether values go round"},
     PlantInfo{Plant::kStaleDelivery, "stale-delivery", "I4", "a worker keeps one parameter of the step before"},
     PlantInfo{Plant::kSilentRestart, "silent-restart", "I5",
               "a daemon without state begins with what lies in the arena of a worker that counts on state"},

@@ -28,6 +28,7 @@ enum class Plant : uint8_t {
   kNoReconnect,        // a node does not look for another attempt after one that failed
   kHalfCheckpoint,     // a node takes its own part for the whole checkpoint
   kLeakedSession,      // the end of a worker is not seen
+  kOwnVerdict,         // a node decides by its own verdict whether values go round, as the daemon once did
   kDoubledGradient,    // a gradient that is submitted again is added once more
 };
 

@@ -28,6 +28,10 @@ struct SimResult {
   uint64_t steps = 0;    // acknowledged, of the run that ended in order
   uint64_t starts = 0;   // of the job: more than one when state was lost
   absl::Duration time;   // virtual
+  // Known limitations, counted: workers that were not told of lost state before they lost patience, and jobs that the
+  // coordinator has kept because their release did not arrive.
+  uint64_t untold = 0;
+  uint64_t kept = 0;
 };
 
 // How long after the last fault the training must have ended, in order.

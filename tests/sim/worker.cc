@@ -21,7 +21,11 @@ bool IsConnectionLost(const absl::Status& status) {
   return wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_SESSION || absl::IsUnavailable(status);
 }
 bool IsPeerLost(const absl::Status& status) { return wire::ReasonOf(status) == v1::ERROR_REASON_PEER_LOST; }
-bool IsStateLost(const absl::Status& status) { return wire::ReasonOf(status) == v1::ERROR_REASON_STATE_LOST; }
+// That the state is lost, or that nobody knows the job any more, which is what workers of the other nodes hear today.
+bool IsTheEnd(const absl::Status& status) {
+  const v1::ErrorReason reason = wire::ReasonOf(status);
+  return reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_UNKNOWN_JOB;
+}
 bool IsBareTimeout(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) && wire::ReasonOf(status) == v1::ERROR_REASON_UNSPECIFIED;
 }
@@ -93,12 +97,14 @@ Task<void> WorkerProcess::Main() {
     co_await Close();
     Finish(WorkerEnd::kDone);
   } else {
+    // A job that ends before it has begun is registered anew.
+    const bool over = IsTheEnd(status) && (ever_begun_ || wire::ReasonOf(status) == v1::ERROR_REASON_STATE_LOST);
     Event event = EventOf(What::kTold);
-    event.flag = IsStateLost(status);
+    event.flag = over;
     event.step = step;
     event.status = status;
     cluster_->Record(std::move(event));
-    Finish(IsStateLost(status) ? WorkerEnd::kLost : WorkerEnd::kGaveUp);
+    Finish(over ? WorkerEnd::kLost : WorkerEnd::kGaveUp);
   }
 }
 
@@ -117,6 +123,7 @@ Task<absl::Status> WorkerProcess::BeginTraining(uint64_t* last_step) {
     const auto begin = co_await Begin(false, CallDeadline());
     status = begin.status();
     cluster_->world.Trace(process.name, "begins: ", status.ToString());
+    if (IsTheEnd(status)) co_return status;
     if (!begin.ok()) continue;
     *last_step = begin->last_step();
     ever_begun_ = true;
@@ -157,7 +164,7 @@ Task<absl::Status> WorkerProcess::TrainStep(uint64_t step) {
       cluster_->Record(std::move(event));
       co_return status;
     }
-    if (IsStateLost(status)) co_return status;
+    if (IsTheEnd(status)) co_return status;
     forgets = false;
     lr = 1.0;
   }
@@ -169,7 +176,9 @@ Task<absl::StatusOr<R>> WorkerProcess::Ask(absl::Time until, AskFor<R> call) {
   NodeProcess* const node = node_;
   const absl::Duration budget = until - cluster_->world.now();
   std::function<void(Reply<R>)> handler = [node, budget, call](const Reply<R>& reply) { call(node, budget, reply); };
-  const Task<absl::StatusOr<R>> asked = Call<R>(&cluster_->network, &process, &node->process, until, handler);
+  // gRPC doubles nothing; whoever sends again does so in another session.
+  const Task<absl::StatusOr<R>> asked =
+      Call<R>(&cluster_->network, &process, &node->process, until, handler, /*may_double=*/false);
   co_return co_await asked;
 }
 

@@ -25,7 +25,13 @@ absl::Duration Random::Spread(absl::Duration least, absl::Duration most) {
   return absl::Seconds(std::exp(from + Unit() * (to - from)));
 }
 
+void World::End() {
+  over_ = true;
+  const std::vector<Event> dropped = std::exchange(queue_, {});
+}
+
 void World::Push(Event event) {
+  if (over_) return;
   event.number = next_++;
   queue_.push_back(std::move(event));
   std::push_heap(queue_.begin(), queue_.end(), Later);

@@ -63,6 +63,8 @@ class World {
   // Runs events until there is none before `until`, or `done` says so. False: `until` came first.
   bool RunUntil(absl::Time until, const std::function<bool()>& done);
   [[nodiscard]] uint64_t events() const { return next_; }
+  // Nothing happens any more: what waits is dropped, while all that it refers to is still there.
+  void End();
 
   template <typename... Parts>
   void Trace(absl::string_view who, const Parts&... parts) {
@@ -85,6 +87,7 @@ class World {
   void Print(absl::string_view who, const std::string& what) const;
 
   const bool tracing_;
+  bool over_ = false;
   absl::Time now_ = absl::UnixEpoch();
   uint64_t next_ = 0;
   std::vector<Event> queue_;  // a heap

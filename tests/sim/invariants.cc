@@ -129,7 +129,7 @@ class Checker {
                ", its parameters are of ", of_life[event.who]);
       }
       if (event.what != What::kTold || !event.flag) continue;
-      bool cause = false;
+      bool cause = acked[of_life[event.who]] == 0;  // a job may end before its first step
       for (const uint64_t generation : {event.generation, of_life[event.who]}) {  // registered, and begun
         for (const auto& holder : holders[generation]) cause = cause || crashed.contains(holder);
       }

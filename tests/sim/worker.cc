@@ -53,7 +53,7 @@ void WorkerProcess::Start(const Options& options) {
   process.up = true;
   ++process.life;
   end_ = WorkerEnd::kRuns;
-  ever_begun_ = attached_ = begun_ = false;
+  ever_begun_ = attached_ = begun_ = closing_ = false;
   opened_ = session_ = generation_ = 0;
   arena_ = nullptr;
   pause_ = absl::ZeroDuration();
@@ -67,7 +67,7 @@ void WorkerProcess::Crash() {
   if (!process.up || end_ != WorkerEnd::kRuns) return;
   cluster_->world.Trace(process.name, "CRASHES");
   cluster_->Record(EventOf(What::kCrashed));
-  Finish(WorkerEnd::kCrashed);
+  Finish(closing_ ? WorkerEnd::kDone : WorkerEnd::kCrashed);  // its training was over
   process.up = false;
   process.frozen_until = absl::InfinitePast();
   main_ = Task<void>();
@@ -94,6 +94,7 @@ Task<void> WorkerProcess::Main() {
   while (status.ok() && step < options_.goal) status = co_await TrainStep(++step);
   if (status.ok()) {
     doing_ = "closes";
+    closing_ = true;
     co_await Close();
     Finish(WorkerEnd::kDone);
   } else {

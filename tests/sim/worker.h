@@ -73,6 +73,7 @@ class WorkerProcess {
   Options options_;
   WorkerEnd end_ = WorkerEnd::kRuns;
   bool ever_begun_ = false;
+  bool closing_ = false;
   std::string doing_;
   uint64_t opened_ = 0;
   node::SessionId session_ = 0;

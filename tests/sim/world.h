@@ -108,7 +108,7 @@ class Signal {
     }
     [[nodiscard]] bool await_ready() const noexcept { return false; }
     void await_suspend(std::coroutine_handle<> waiting);
-    [[nodiscard]] bool await_resume() const noexcept { return slot_->notified; }
+    bool await_resume() const noexcept { return slot_->notified; }
 
    private:
     friend class Signal;

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/node/round.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::PeerReport At(uint64_t reached, uint64_t target) {
+  v1::PeerReport report;
+  report.set_reached(reached);
+  report.set_target(target);
+  return report;
+}
+
+v1::StepVerdict Skipping(const std::string& reason) {
+  v1::StepVerdict verdict;
+  verdict.set_skip(true);
+  verdict.set_skip_reason(reason);
+  return verdict;
+}
+
+class RoundTest : public ::testing::Test {
+ protected:
+  RoundTest() {
+    job_.set_job_id("job");
+    for (const char* name : {"a", "b", "c"}) plan_.add_nodes(name);
+  }
+
+  v1::JobSpec job_;
+  v1::Plan plan_;
+};
+
+TEST_F(RoundTest, TheLeastThatANodeWantsIsDoneFirst) {
+  EXPECT_EQ(LowestTarget({At(4, 5), At(4, 4), At(3, 4)}), 4U);
+  EXPECT_TRUE(AnyIsBehind({At(4, 5), At(4, 4), At(3, 4)}, 4));
+  EXPECT_FALSE(AnyIsBehind({At(4, 5), At(4, 4)}, 4));
+}
+
+TEST_F(RoundTest, ValuesOfAStepThatANodeHasLeftBehindDoNotGoRoundWhateverItsOwnVerdict) {
+  EXPECT_TRUE(Publishes({At(4, 4), At(4, 4)}, 4, {}));
+  EXPECT_FALSE(Publishes({At(4, 4), At(4, 4)}, 4, Skipping("not finite")));
+  // One helps with step 3, which was skipped; another has applied step 4. Each has the verdict of its own step.
+  const Reports reports = {At(4, 4), At(5, 5)};
+  EXPECT_FALSE(Publishes(reports, 4, Skipping("not finite")));
+  EXPECT_FALSE(Publishes(reports, 4, {}));
+}
+
+TEST_F(RoundTest, NodesMoreThanAStepApartHaveLostState) {
+  EXPECT_TRUE(CheckReports(job_, plan_, {At(4, 5), At(4, 4), At(3, 4)}, 4).ok());
+  const absl::Status status = CheckReports(job_, plan_, {At(4, 4), At(0, 1), At(4, 4)}, 1);
+  EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_STATE_LOST);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("node a is at 4"));
+}
+
+TEST_F(RoundTest, ANodesErrorEndsTheRoundForAll) {
+  Reports reports = {At(3, 4), At(3, 4)};
+  SetStatus(wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY, "no"), reports[1]);
+  const absl::Status status = CheckReports(job_, plan_, reports, 4);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_NOT_READY);
+}
+
+TEST_F(RoundTest, WhoHasAppliedTheStepKnowsItsVerdict) {
+  Reports reports = {At(3, 4), At(4, 4)};
+  reports[1].mutable_verdict()->set_sum_squares(7.0);
+  ASSERT_NE(VerdictOfDone(reports, 4), nullptr);
+  EXPECT_EQ(VerdictOfDone(reports, 4)->sum_squares(), 7.0);
+  EXPECT_EQ(VerdictOfDone({At(3, 4), At(3, 4)}, 4), nullptr);
+}
+
+TEST_F(RoundTest, OneSkipsAllSkip) {
+  Reports reports = {At(3, 4), At(3, 4), At(3, 4)};
+  reports[0].mutable_verdict()->set_sum_squares(9.0);
+  EXPECT_FALSE(MergeVerdicts(reports).skip());
+  *reports[1].mutable_verdict() = Skipping("first");
+  *reports[2].mutable_verdict() = Skipping("second");
+  EXPECT_TRUE(MergeVerdicts(reports).skip());
+  EXPECT_EQ(MergeVerdicts(reports).skip_reason(), "first");
+  EXPECT_TRUE(Conclude(job_, MergeVerdicts(reports)).skip);
+}
+
+TEST_F(RoundTest, TheNormOverAllNodesIsClipped) {
+  Reports reports = {At(3, 4), At(3, 4)};
+  reports[0].mutable_verdict()->set_sum_squares(9.0);
+  reports[1].mutable_verdict()->set_sum_squares(16.0);
+  EXPECT_EQ(Conclude(job_, MergeVerdicts(reports)).clip, 1.0);
+  job_.set_max_grad_norm(1.0);
+  const Verdict verdict = Conclude(job_, MergeVerdicts(reports));
+  EXPECT_EQ(verdict.grad_norm, 5.0);
+  EXPECT_NEAR(verdict.clip, 0.2, 1e-6);
+}
+
+TEST_F(RoundTest, TheFirstNodesCheckpointCounts) {
+  Reports reports = {At(3, 4), At(3, 4), At(3, 5)};
+  reports[1].set_save("b");
+  reports[2].set_save("c");
+  EXPECT_EQ(NameToSave(reports, 4), "b");
+  EXPECT_EQ(NameToSave(reports, 5), "c");
+  EXPECT_EQ(NameToSave(reports, 6), "");
+}
+
+}  // namespace
+}  // namespace dmuon::node

@@ -23,7 +23,7 @@ namespace dmuon::sim {
 class CoordinatorProcess;
 class NodeProcess;
 
-// About a tenth of the daemon's defaults, and in their order (service.md, B.4).
+// About a tenth of the daemon's defaults, and in their order.
 struct Timeouts {
   absl::Duration lease = absl::Seconds(2);
   absl::Duration coordinator_call = absl::Seconds(1);

@@ -74,7 +74,7 @@ class Stage:
 
     def __init__(self, cluster: Cluster, network: Network | None, job: str, folder: pathlib.Path,
                  replication: int) -> None:
-        self._cluster, self._network = cluster, network
+        self._cluster, self._network, self._job = cluster, network, job
         self.path, self._over = folder / f"{job}.jsonl", folder / f"{job}.over"
         self._history = history.History(self.path)
         addresses = cluster.addresses(WORKERS)
@@ -99,9 +99,15 @@ class Stage:
         """When the last step is known to all, nobody needs the others any more."""
         workers = {worker.pid: STEPS for worker in self.run.workers}
         self._await(lambda: workers.items() <= history.last_steps(self._history.facts()).items())
+        self._await(self._all_attached)
         self._over.touch()
         self.run.join(PROGRESS_SECONDS)
         return self._history.facts()
+
+    def _all_attached(self) -> bool:
+        """A node that was killed last has its workers again, whose end it tells the others."""
+        jobs = [job for node in self._cluster.nodes for job in node.status()["node"].get("jobs", [])]
+        return sum(len(job["attached_ranks"]) for job in jobs if job["job_id"] == self._job) == WORKERS
 
     def close(self) -> None:
         self.run.stop()

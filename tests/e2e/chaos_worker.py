@@ -8,7 +8,7 @@ It speaks the C ABI itself and knows no torch, for it is started often and torch
     chaos_worker.py '{"rank": 0, "world_size": 6, "node": 0, "address": ..., "job": ..., "steps": 9, "history": ...,
                       "over": FILE, "replication": 1}'
 
-It stays until FILE exists, so that a worker that is killed last finds the others when it comes back.
+It stays until FILE exists, so that a worker or a node that is killed last finds the others when it comes back.
 """
 
 import ctypes
@@ -87,8 +87,16 @@ class Worker:
         for step in range(last.value + 1, self._steps + 1):
             self._step(step)
         while not self._over.exists():
-            time.sleep(0.02)
+            time.sleep(0.1)
+            self._ask_again()
         self._library.dmuon_close(self._client)
+
+    def _ask_again(self) -> None:
+        """For the last step: so a daemon that is started again after it finds its workers."""
+        hypers = (_abi.dmuon_hyper * len(HYPERS))(*HYPERS)
+        if self._library.dmuon_step(self._client, self._steps, hypers, len(hypers)) == _abi.DMUON_OK:
+            result = made(_abi.dmuon_step_result)
+            self._library.dmuon_wait(self._client, self._steps, POLL_MS, ctypes.byref(result))
 
     def _describe(self) -> None:
         for name, algorithm in (("matrices", _abi.DMUON_MUON), ("others", _abi.DMUON_ADAMW)):

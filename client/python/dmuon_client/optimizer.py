@@ -9,7 +9,6 @@
 Everything between is the daemon's. The client holds no optimizer state.
 """
 
-import contextlib
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from dmuon_client import _abi, backward, handover, options as opts, qk_clip, routing, sharding, tensors, workers
 from dmuon_client.full_state import FullState
+from dmuon_client.saving import Saving
 from dmuon_client.session import DmuonError, PlanInfo, Reattached, RowFactors, Session, Stale, StepResult, dtype_code
 from dmuon_client.tensors import Tensor
 
@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer")
 _GOES_ON = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST)
 
 
-class Muon(FullState, torch.optim.Optimizer):
+class Muon(Saving, FullState, torch.optim.Optimizer):
     """Muon, or another of its family, for hidden matrices and AdamW for the rest, run by the dmuon service.
 
     Works for one process, DistributedDataParallel and fully_shard; build it after the model has been
@@ -247,64 +247,6 @@ class Muon(FullState, torch.optim.Optimizer):
         if ours != theirs:
             raise ValueError(f"saved groups {theirs} are not this optimizer's {ours}")
         super().load_state_dict(state_dict)
-
-    # -- checkpoints -------------------------------------------------------------------------------
-
-    def save(self, name: str, wait: bool = False) -> None:
-        """Makes a checkpoint of what the last step() left, in the service's --checkpoint-dir under the job's id. Every
-        worker calls it between the same two steps. Returns when the service has copied the state in its memory, which
-        holds one copy at a time: when the one before is written. Training goes on while this one is written. `wait`:
-        until it exists, for `timeout` seconds at most.
-
-        `name`: 1 to 128 of a-z 0-9 . _ -, the first a letter or digit; a checkpoint of the same name is replaced, once
-        the new one exists. Hyper-parameters of param_groups are not in it: they are in state_dict(). DmuonError when
-        the service keeps no checkpoints, or lacks the memory. Whether an earlier one could be written, the next
-        save(), wait_saved() or close() tells, save() and close() by a warning.
-        """
-        self.wait()
-        self._session.warn_of_saves()
-        self._persist(f"save of {name}", lambda: self._session.save(name))
-        self._saved = name
-        if wait:
-            self.wait_saved()
-
-    def wait_saved(self) -> None:
-        """Until the checkpoint of the last save() exists; DmuonError says why it does not. Does nothing before the
-        first save()."""
-        if self._saved is not None:
-            self._session.wait_saved(self._saved)
-
-    @torch.no_grad()
-    def load(self, name: str) -> None:
-        """Puts a checkpoint of this job id in place of the job's state, its parameters into the model, and its step
-        into last_step. Every worker calls it, as it calls step(). Parameters are found by name: number of workers,
-        sharding and nodes may differ from when it was saved. What the service does not hold stays: frozen
-        parameters, buffers, and learning rates.
-
-        DmuonError naming what is wrong when there is no such checkpoint, when it is damaged, or when it is of another
-        model: nothing has changed. After a timeout or a lost peer it must be called again. Also the way on after
-        DMUON_STATE_LOST, for a trainer that has outlived the service.
-        """
-        self._replace_state(f"load of {name}", lambda: self._session.restore(name))
-
-    def _settle(self) -> None:
-        """What becomes of a step that is on its way no longer counts."""
-        if self._pending is not None:
-            with contextlib.suppress(DmuonError):
-                self.wait()
-
-    def _replace_state(self, what: str, call: Callable[[], int]) -> None:
-        """`call`: the session's, answers the step that the new state is of."""
-        self._settle()
-        if self._session.state_lost:
-            self._register_again()
-        self.last_step = self._persist(what, call)
-        if self._backward:
-            self._backward.take()  # the service has forgotten them
-        self._expecting = 0
-        self._targets = None
-        self.result = None
-        self._deliver(self._held)
 
     # -- session -----------------------------------------------------------------------------------
 

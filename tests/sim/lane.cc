@@ -165,6 +165,7 @@ Task<absl::Status> Peers::Connect(absl::Time until) {
   absl::Status last;
   while (mesh_ == nullptr) {
     const absl::Time now = cluster_->world.now();
+    if (cancelled_) co_return wire::Draining("the daemon");
     if (now >= until) {
       co_return wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_PEER_LOST,
                             absl::StrCat("cannot connect: ", last.message()));
@@ -202,6 +203,11 @@ bool Peers::Leave(uint64_t attempt) {
   return true;
 }
 
+void Peers::Cancel() {
+  cancelled_ = true;
+  Break();
+}
+
 void Peers::Drop() {
   mail_ = 0;
   mesh_.reset();
@@ -211,6 +217,7 @@ absl::Status Peers::Broken(const absl::Status& status) {
   if (status.ok()) return status;
   cluster_->world.Trace(process_->name, "gives up its connections: ", status.ToString());
   Drop();
+  if (cancelled_) return wire::Draining("the daemon");
   const bool late = absl::IsDeadlineExceeded(status);
   return wire::Error(late ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted,
                      v1::ERROR_REASON_PEER_LOST, status.message());

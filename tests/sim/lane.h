@@ -63,6 +63,8 @@ class Peers {
   [[nodiscard]] bool is_open() const { return mail_ != 0; }
   Task<absl::Status> Close(char kind, std::vector<std::string> out, absl::Time until, std::vector<std::string>* in);
   void Drop();
+  // Ends the meeting in progress, and all later ones.
+  void Cancel();
   [[nodiscard]] bool connected() const { return mesh_ != nullptr; }
   void Break() {
     if (mesh_ != nullptr) mesh_->Break();
@@ -80,6 +82,7 @@ class Peers {
   std::unique_ptr<Mesh> mesh_;
   uint64_t mail_ = 0;  // 1 + tag of the open one; 0: none
   uint64_t attempt_ = 0;
+  bool cancelled_ = false;
   uint64_t next_tag_ = 0;
 };
 

@@ -89,7 +89,9 @@ Task<void> NodeJob::CarryOutOne(node::Action action) {
     co_await CarryOut(std::move(actions));
   } else if (const auto* initialize = std::get_if<action::Initialize>(&action)) {
     const absl::Status loaded = co_await pipeline_->Initialize(initialize->deadline);
-    node::Actions actions = core_.Initialized(world_.now(), loaded);
+    const bool lost = co_await TakeLoss(loaded);
+    if (lost) co_return;
+    node::Actions actions = core_.Initialized(world_.now(), loaded, loaded.ok() ? pipeline_->reached_step() : 0);
     co_await CarryOut(std::move(actions));
   } else if (const auto* deliver = std::get_if<action::Deliver>(&action)) {
     pipeline_->Deliver(sessions_.at(deliver->session)->rank);
@@ -238,8 +240,17 @@ Task<void> NodeJob::RunStep(uint64_t step, absl::Time until) {
     saver_ = Save(step, pipeline_->PartDigest());  // ends the one before
     saver_.Start();
   }
+  const bool lost = co_await TakeLoss(status);
+  if (lost) co_return;
   node::Actions actions = core_.StepDone(world_.now(), status);
   co_await CarryOut(std::move(actions));
+}
+
+Task<bool> NodeJob::TakeLoss(absl::Status status) {
+  if (!absl::IsDataLoss(status) || wire::ReasonOf(status) != v1::ERROR_REASON_STATE_LOST) co_return false;
+  node::Actions actions = core_.Lost(world_.now(), status);
+  co_await CarryOut(std::move(actions));
+  co_return true;
 }
 
 Task<absl::Status> NodeJob::ConcludeStep() {

@@ -96,6 +96,8 @@ class NodeJob {
   Task<void> DoPlanEvent(v1::WatchPlansResponse event);
 
   Task<absl::Status> ConcludeStep();
+  Task<bool> TakeLoss(absl::Status status);
+  Task<void> OnLossElsewhere(v1::WatchPlansResponse event);
   Task<void> RunStep(uint64_t step, absl::Time until);
   absl::Status GiveArena(node::SessionId session);
   void DropSession(node::SessionId session);

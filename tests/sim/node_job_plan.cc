@@ -18,6 +18,11 @@ namespace {
 constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 constexpr absl::Duration kAskPeriod = absl::Milliseconds(100);  // for the other nodes' parts
 
+// 0: none.
+uint64_t GenerationThatIsOver(const v1::WatchPlansResponse& event) {
+  return event.has_end() ? event.end().generation() : event.refusal().generation();
+}
+
 }  // namespace
 
 Task<void> NodeJob::SendRegistration(node::SessionId session) {
@@ -52,6 +57,8 @@ Task<void> NodeJob::ResendRegistrations() {
 }
 
 void NodeJob::OnPlanEvent(v1::WatchPlansResponse event) {
+  const uint64_t over = GenerationThatIsOver(event);
+  if (over != 0 && peers_ != nullptr && held_.has_plan() && held_.plan().generation() == over) peers_->Cancel();
   Post([this, event = std::move(event)] { return DoPlanEvent(event); }, nullptr);
 }
 
@@ -60,9 +67,20 @@ Task<void> NodeJob::DoPlanEvent(v1::WatchPlansResponse event) {
     co_await Meet(event.call());
   } else if (ended_) {
     co_await OnEventAfterTheEnd(std::move(event));
-  } else if (!event.has_end() && core_.generation() == 0) {
+  } else if (core_.generation() != 0) {
+    co_await OnLossElsewhere(std::move(event));
+  } else if (!event.has_end()) {
     co_await OnPlan(std::move(event));
   }
+}
+
+Task<void> NodeJob::OnLossElsewhere(v1::WatchPlansResponse event) {
+  if (GenerationThatIsOver(event) != core_.generation()) co_return;
+  world_.Trace(environment_.process->name, job_id_, " is over: ", event.refusal().message());
+  const absl::Status why =
+      wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST, "the state is lost on another node");
+  node::Actions actions = core_.Lost(world_.now(), why);
+  co_await CarryOut(std::move(actions));
 }
 
 Task<void> NodeJob::Meet(v1::Meeting call) {
@@ -77,6 +95,7 @@ Task<void> NodeJob::Meet(v1::Meeting call) {
   }
   const absl::Status status = co_await pipeline_->Help(until);
   world_.Trace(environment_.process->name, "helps with step ", core_.last_step(), ": ", status.ToString());
+  co_await TakeLoss(status);
 }
 
 Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
@@ -99,7 +118,7 @@ Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
     co_return;
   }
   unsent_.clear();
-  node::Actions actions = core_.PlanArrived(world_.now(), plan_.generation(), ranks);
+  node::Actions actions = core_.PlanArrived(world_.now(), plan_.generation(), ranks, !plan_.buddies().empty());
   co_await CarryOut(std::move(actions));
 }
 

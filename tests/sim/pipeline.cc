@@ -181,6 +181,7 @@ Task<absl::Status> Pipeline::Advance(uint64_t target, Reports reports, absl::Tim
     verdict = *done;
   } else {
     v1::PeerReport mine = ReportOf(target);
+    mine.clear_verdict();
     for (uint32_t unit = 0; unit < units_; ++unit) {
       if (OwnerOf(unit) == self_) Judge(sums_[unit], *mine.mutable_verdict());
     }
@@ -247,7 +248,7 @@ v1::PeerReport Pipeline::ReportOf(uint64_t target) const {
   v1::PeerReport report;
   report.set_target(target);
   report.set_reached(reached_);
-  if (reached_ >= target) *report.mutable_verdict() = verdict_;
+  *report.mutable_verdict() = verdict_;
   if (target == kLoaded || missing_.empty()) return report;
   v1::MissingGradients& missing = *report.add_missing();
   missing.set_tensor(0);

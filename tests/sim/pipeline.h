@@ -36,10 +36,9 @@ class Pipeline {
 
   // Of an attached worker; null while it is away.
   void SetArena(uint32_t rank, std::shared_ptr<Arena> arena) { arenas_[rank] = std::move(arena); }
-  [[nodiscard]] uint64_t reached() const { return reached_; }
+  [[nodiscard]] uint64_t reached_step() const { return reached_ - node::kLoaded; }
   // What a checkpoint of this node's part has.
   [[nodiscard]] Digest PartDigest() const { return DigestOf(masters_); }
-  [[nodiscard]] const std::string& last_skip_reason() const { return verdict_.skip_reason(); }
 
  private:
   using Parts = std::map<uint32_t, Gradient>;  // by unit

@@ -163,7 +163,16 @@ void CoordinatorProcess::Join(const v1::JoinRequest& request, const Reply<v1::Jo
   Locked([this, request, reply] {
     const absl::Status status = Settle(core_->Join(cluster_->world.now(), request));
     if (!status.ok()) return reply(status);
-    members_[request.node().node_id()] = request.node().incarnation();
+    std::string& last = members_[request.node().node_id()];
+    const uint64_t life = NumberOf(request.node().incarnation());
+    if (life < NumberOf(last)) {
+      Event event;
+      event.what = What::kOutOfTurn;
+      event.who = request.node().node_id();
+      event.life = life;
+      cluster_->Record(std::move(event));
+    }
+    last = request.node().incarnation();
     v1::JoinResponse response;
     response.set_lease_seconds(absl::ToDoubleSeconds(cluster_->timeouts.lease));
     reply(response);

@@ -29,6 +29,7 @@ enum class What : uint8_t {
   kTold,       // worker: its call ended with `status`; `flag`: the trainer takes it for the end
   kLeft,       // worker: its process is over; `flag`: it closed in order
   kSaved,      // node: checkpoint of `step` exists; `digest` of the part that it has of it
+  kOutOfTurn,  // coordinator: a join of `who`'s former process, `life`, came after that of a later one
   kMistaken,   // node: took a message for another, as `text` says
   kCrashed,    // a process
   kStarted,    // a process

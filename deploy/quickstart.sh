@@ -13,6 +13,7 @@
 #     --parallel NAME      zero3, zero2, ddp or hsdp: a replica a node (zero3; hsdp on several nodes)
 #     --checkpoints DIR    keeps checkpoints there, of every 50 steps and of the end, which is named "last"
 #     --load NAME          goes on from one of them, with any --nodes, --workers and --parallel
+#     --replication MODE   none, async or sync: copies of each daemon's state on another of several nodes (none)
 #     --report FILE        writes the numbers as JSON
 #     --keep-running       leaves the daemon up and says how to look at it
 set -euo pipefail
@@ -22,10 +23,10 @@ cd "$(dirname "$0")/.."
 usage() { sed -n '8,18s/^# \{0,1\}//p' "$0"; }
 die() { echo "quickstart: $*" >&2; exit 1; }
 
-steps=150 nodes=1 workers=2 optimizer=muon parallel= checkpoints= load= report= keep=no
+steps=150 nodes=1 workers=2 optimizer=muon parallel= checkpoints= load= replication=none report= keep=no
 while [ $# -gt 0 ]; do
   case "$1" in
-    --steps | --nodes | --workers | --optimizer | --parallel | --checkpoints | --load | --report)
+    --steps | --nodes | --workers | --optimizer | --parallel | --checkpoints | --load | --replication | --report)
       [ $# -ge 2 ] || die "$1 needs a value"
       printf -v "${1#--}" '%s' "$2"
       shift 2 ;;
@@ -142,6 +143,7 @@ train() {
     [ -z "$report" ] || options+=(--report "$report")
     [ -z "$checkpoints" ] || options+=(--checkpoints 50)
     [ -z "$load" ] || options+=(--load "$load")
+    [ "$replication" = none ] || options+=(--replication "$replication")
     choose_node "$node"
     DMUON_ADDRESS=unix:$runtime/dmuond-$node.sock DMUON_JOB=$job GLOO_SOCKET_IFNAME=$interface \
       OMP_NUM_THREADS=$((threads > 1 ? threads : 1)) "${on[@]}" .venv/bin/python -m torch.distributed.run \

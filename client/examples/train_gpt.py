@@ -46,6 +46,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--job", help="job id; default: DMUON_JOB, else a fresh one")
     parser.add_argument("--checkpoints", type=int, metavar="N",
                         help="a checkpoint after every N steps, and one named 'last' at the end; needs dmuond --checkpoint-dir")
+    parser.add_argument("--replication", choices=("none", "async", "sync"), default="none",
+                        help="copies of each daemon's state on another node; needs two nodes")
     parser.add_argument("--load", metavar="NAME", help="go on from this checkpoint of the job")
     parser.add_argument("--report", type=pathlib.Path, help="JSON file for the numbers")
     parser.add_argument("--plot", type=pathlib.Path, help="PNG file for the loss curve")
@@ -157,7 +159,7 @@ def train(args: argparse.Namespace) -> dict | None:
     model = parallelize(model, args.parallel, whole)
     rules = [dmuon.Rule("adamw", name="*")] if args.optimizer == "adamw" else []
     opt = dmuon.Muon(model, lr=MUON_LR, weight_decay=WEIGHT_DECAY, adamw=dict(lr=ADAMW_LR),
-                     rules=rules, job=args.job, mesh=whole, checkpoint_every_steps=args.checkpoints)
+                     rules=rules, job=args.job, mesh=whole, checkpoint_every_steps=args.checkpoints, replication=args.replication)
     if args.load:
         opt.load(args.load)
     from_the_beginning = not opt.resumed and not args.load

@@ -23,6 +23,19 @@ std::string CheckpointsOf(const v1::GetNodeStatusResponse& node) {
   return table.empty() ? "" : absl::StrCat("\n", table.Text());
 }
 
+// Likewise; nothing where no job is replicated.
+std::string CopiesOf(const v1::GetNodeStatusResponse& node) {
+  Table table({{"job"}, {"copied to"}, {"step", Align::kRight}, {"keeps copies of"}, {"a copy", Align::kRight},
+               {"recoveries", Align::kRight}});
+  for (const v1::NodeJobStatus& job : node.jobs()) {
+    if (!job.has_replication()) continue;
+    const v1::ReplicationStatus& copies = job.replication();
+    table.Add({job.job_id(), copies.buddy(), absl::StrCat(copies.copied_step()), copies.ward(), BytesText(copies.copy_bytes()),
+               absl::StrCat(copies.recoveries())});
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.Text());
+}
+
 std::string NodeJobsText(const v1::GetNodeStatusResponse& node) {
   if (node.jobs().empty()) return absl::StrCat("node ", node.node_id(), " holds no job\n");
   Table table({{"job"},
@@ -42,7 +55,7 @@ std::string NodeJobsText(const v1::GetNodeStatusResponse& node) {
                absl::StrCat(job.newton_schulz_calls()), BytesText(job.state_bytes()),
                BytesText(job.arena_bytes()), job.state()});
   }
-  return absl::StrCat("on node ", node.node_id(), "\n", table.Text(), CheckpointsOf(node));
+  return absl::StrCat("on node ", node.node_id(), "\n", table.Text(), CheckpointsOf(node), CopiesOf(node));
 }
 
 std::string ClusterJobsText(const v1::GetClusterStatusResponse& cluster) {

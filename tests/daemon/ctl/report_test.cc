@@ -116,6 +116,20 @@ TEST(JobsTest, ShowsCheckpointsWhereThereAreAny) {
                         "demo  best          40  90.00 s  later, 40 %  -\n"));
 }
 
+TEST(JobsTest, ShowsCopiesWhereThereAreAny) {
+  v1::GetNodeStatusResponse node = MakeNode();
+  EXPECT_THAT(JobsText(node, {}), Not(HasSubstr("copies")));
+  v1::ReplicationStatus& copies = *node.mutable_jobs(0)->mutable_replication();
+  copies.set_buddy("node-1");
+  copies.set_ward("node-2");
+  copies.set_copied_step(41);
+  copies.set_copy_bytes(2048);
+  copies.set_recoveries(3);
+  EXPECT_THAT(JobsText(node, {}), HasSubstr("\n\n"
+                                            "job   copied to  step  keeps copies of   a copy  recoveries\n"
+                                            "demo  node-1       41  node-2           2.0 KiB           3\n"));
+}
+
 v1::ListedCheckpoint MakeCheckpoint() {
   v1::ListedCheckpoint listed;
   v1::Checkpoint& checkpoint = *listed.mutable_checkpoint();

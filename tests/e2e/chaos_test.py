@@ -85,7 +85,7 @@ class Stage:
             for rank in range(WORKERS)])
 
     def suffer(self, moment: Moment) -> None:
-        self._await(lambda: max(history.last_steps(self._history.latest()).values(), default=0) >= moment.step)
+        self._await(lambda: self._last_step() >= moment.step)
         time.sleep(moment.delay)
         with contextlib.ExitStack() as stack:
             for fault in moment.faults:
@@ -94,6 +94,13 @@ class Stage:
             if not all(fault.kind.startswith("kill") for fault in moment.faults):  # the dead would be back long before
                 time.sleep(moment.seconds)
         self._history.add("faults over")
+        if any(fault.kind in LOSSES for fault in moment.faults):
+            # A node whose buddy is lost before it has its state back is lost for good: that is another test's.
+            before = self._last_step()
+            self._await(lambda: self._last_step() >= min(before + 2, STEPS))
+
+    def _last_step(self) -> int:
+        return max(history.last_steps(self._history.latest()).values(), default=0)
 
     def finish(self) -> list[history.Fact]:
         """When the last step is known to all, nobody needs the others any more."""

@@ -41,7 +41,8 @@ class History:
         os.write(self._file, f"{line}\n".encode())
 
     def facts(self) -> list[Fact]:
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+        """All whole lines, while others may be writing one."""
+        return [json.loads(line) for line in self._path.read_text().split("\n")[:-1]]
 
     def latest(self, size: int = 1 << 13) -> list[Fact]:
         """Those in the last `size` bytes, while others write: for whoever looks often."""

@@ -57,7 +57,8 @@ def in_pool(rank: int, _world_size: int, address: str, arguments: list[str]) -> 
 def test_the_example_trains_and_goes_on_from_its_checkpoint_to_the_same_bits(kept, pools, job, tmp_path):
     node, folder = kept
     report = tmp_path / "report.json"
-    arguments = [*SMALL, "--job", job, "--checkpoints", "1"]
+    # Not after every step: one that is late would make the next fall out.
+    arguments = [*SMALL, "--job", job, "--checkpoints", "2"]
     printed = torchrun(node.address, *arguments, "--parity-steps", "1", "--report", str(report))
     numbers = json.loads(report.read_text())
     assert numbers["steps"] == STEPS and numbers["world_size"] == 2

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -120,6 +121,8 @@ class TestWorker {
   absl::StatusOr<v1::BeginResponse> FinishBegin();
   void StartStep(uint64_t step, double lr = 0.1);
   absl::StatusOr<v1::StepResponse> FinishStep();
+  // Whether FinishStep would not wait.
+  [[nodiscard]] bool answered() const { return stepped_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
   void StartRestore(const std::string& name);
   absl::StatusOr<v1::RestoreResponse> FinishRestore();
   // The memfd that the node's part of the state of `step` is in.

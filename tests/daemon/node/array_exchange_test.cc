@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstring>
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -66,7 +66,7 @@ class Node {
   using Word = std::array<char, 64>;
   absl::Status Agree(const absl::Status& mine) {
     std::vector<Word> words(nodes_, Word{});
-    std::memcpy(words[self_].data(), mine.message().data(), mine.message().size());
+    std::copy_n(mine.message().begin(), mine.message().size(), words[self_].begin());
     transport::Batch batch{tag_++, {}, {}};
     for (uint32_t node = 0; node < nodes_; ++node) {
       if (node == self_) continue;

@@ -174,7 +174,6 @@ TEST_P(ReplicationTest, WhoKeptTheCopiesIsLostTooAndAllAreTold) {
   cluster_.Kill(1);
   cluster_.Restart(0);
   cluster_.Restart(1);
-  const absl::Status status = StepUntilItWorks(*run_, 3);
   for (const uint32_t rank : RanksOf(2)) {
     absl::Status told;
     for (int i = 0; i < 1000 && (i == 0 || wire::ReasonOf(told) == v1::ERROR_REASON_PEER_LOST); ++i) {

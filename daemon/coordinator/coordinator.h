@@ -137,6 +137,7 @@ class Coordinator {
     std::set<std::string> released;  // nodes whose workers have left in order
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
+    std::set<std::string> early;  // nodes that registered before the job was known again, and are to get the plan
     std::set<std::string> lost;  // nodes whose process has not said that it has its part of the state again
 
     // Whether the state of the nodes that are lost, and of `another` one, is still on their buddies.
@@ -161,6 +162,7 @@ class Coordinator {
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
   static void LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job);
   static void CompleteRoutes(Job& job);
+  static void AnswerEarly(Job& job, Outcome& outcome);
   // Of a job that was not known: a member that joined without it has lost its part of the state. Its process must not be
   // taken for the one that the plan was made for, or it would begin anew beside what the others have.
   void DropWithout(Jobs::iterator job, const std::string& reporter, Outcome& outcome);

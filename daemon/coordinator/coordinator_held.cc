@@ -73,6 +73,7 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     if (known != jobs_.end() && known->second.plan.has_value() &&
         known->second.plan->generation() >= held.plan().generation()) {
       if (known->second.plan->generation() == held.plan().generation()) LearnShards(request, held, known->second);
+      AnswerEarly(known->second, outcome);
       continue;
     }
     Job job;
@@ -85,12 +86,21 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       const auto member = members_.find(node);
       job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
     }
+    // Who came before the job was known again has registered for what it is a part of.
+    if (known != jobs_.end() && !known->second.plan.has_value() && known->second.spec_bytes == job.spec_bytes) {
+      for (auto& [rank, registration] : known->second.ranks) {
+        if (!job.incarnations.contains(registration.node_id)) continue;
+        job.early.insert(registration.node_id);
+        job.ranks[rank] = std::move(registration);
+      }
+    }
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
     AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
                            ": generation ", held.plan().generation(), ", step ", held.last_step()),
               outcome);
     DropWithout(adopted, request.node().node_id(), outcome);
+    if (const auto kept = jobs_.find(id); kept != jobs_.end()) AnswerEarly(kept->second, outcome);
   }
 }
 
@@ -120,6 +130,11 @@ void Coordinator::LearnShards(const v1::JoinRequest& request, const v1::HeldJob&
     job.ranks[rank.rank()] = {request.node().node_id(), 0, shards.SerializeAsString(), {}};
   }
   CompleteRoutes(job);
+}
+
+void Coordinator::AnswerEarly(Job& job, Outcome& outcome) {
+  if (!job.has_routes()) return;
+  for (const std::string& node : std::exchange(job.early, {})) outcome.outgoing.push_back({node, job.PlanEvent(node)});
 }
 
 void Coordinator::CompleteRoutes(Job& job) {

@@ -131,7 +131,7 @@ Replicas::Copy& Replicas::OlderOf(std::array<Copy, 2>& copies, uint64_t step) {
   return older;
 }
 
-const Replicas::Copy* Replicas::Find(const std::array<Copy, 2>& copies, uint64_t step) {
+Replicas::Copy* Replicas::Find(std::array<Copy, 2>& copies, uint64_t step) {
   const auto found = std::find_if(copies.begin(), copies.end(), [&](const Copy& copy) { return copy.steps.Has(step); });
   return found == copies.end() ? nullptr : &*found;
 }
@@ -262,7 +262,7 @@ bool Replicas::GoBack(uint64_t step) {
 absl::Status Replicas::GiveBack(const std::vector<bool>& lost, uint64_t step, absl::Time deadline) {
   PutBack();
   Copy* const mine = lost[self_] ? &OlderOf(kept_, step) : nullptr;
-  Copy* const wards = lost[*ward_] ? const_cast<Copy*>(Find(copied_, step)) : nullptr;
+  Copy* const wards = lost[*ward_] ? Find(copied_, step) : nullptr;
   Mail back{Cargo::kState, {}, {}};
   if (mine != nullptr) std::swap(mine->messages, back.in);
   if (wards != nullptr) std::swap(wards->messages, back.out);

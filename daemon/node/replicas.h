@@ -106,7 +106,7 @@ class Replicas {
   // Of the units of node `owner`; `peer` is whom they travel to or come from.
   static std::vector<Message> MessagesOf(const v1::JobSpec& job, const v1::Plan& plan, uint32_t owner, uint32_t peer);
   static Copy& OlderOf(std::array<Copy, 2>& copies, uint64_t step);
-  static const Copy* Find(const std::array<Copy, 2>& copies, uint64_t step);
+  static Copy* Find(std::array<Copy, 2>& copies, uint64_t step);  // null: neither is of it
   void Unpack(const Copy& copy);
   void PutBack();
 

@@ -101,25 +101,17 @@ def make(node, job):
         opt.close()
 
 
-def run_to(model, opt, steps: int) -> None:
-    for step in range(opt.last_step, steps):
-        opt.zero_grad()
-        trainers.backward(model, trainers.tokens_of(step))
-        opt.step()
-        opt.wait()
-
-
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_run_may_go_back_and_ahead(make, sync):
     model, opt = make(sync=sync)
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     opt.save("two")
-    run_to(model, opt, 5)
+    trainers.run_to(model, opt, 5)
     opt.save("five", wait=True)
     five = bits(whole_params(model))
     opt.load("two")
     assert (opt.last_step, opt.result) == (2, None)
-    run_to(model, opt, 5)
+    trainers.run_to(model, opt, 5)
     assert bits(whole_params(model)) == five
     opt.load("two")
     opt.load("five")
@@ -129,7 +121,7 @@ def test_a_run_may_go_back_and_ahead(make, sync):
 
 def test_a_step_that_is_on_its_way_is_in_the_checkpoint(make):
     model, opt = make(sync=False)
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     opt.zero_grad()
     trainers.backward(model, trainers.tokens_of(2))
     opt.step()
@@ -145,14 +137,14 @@ def test_a_step_that_is_on_its_way_is_in_the_checkpoint(make):
 
 def test_gradients_of_before_are_forgotten(make):
     model, opt = make(backward_passes_per_step=1)
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     opt.save("two")
-    run_to(model, opt, 4)
+    trainers.run_to(model, opt, 4)
     four = bits(whole_params(model))
     opt.zero_grad()
     trainers.backward(model, trainers.tokens_of(9))  # handed over already, and never stepped
     opt.load("two")
-    run_to(model, opt, 4)
+    trainers.run_to(model, opt, 4)
     assert bits(whole_params(model)) == four
 
 
@@ -162,17 +154,17 @@ def test_a_trainer_that_outlives_the_service_goes_on_from_the_last_checkpoint(fo
         daemon.start()
         model = trainers.make_small(False, torch.float32)
         with dmuon.Muon(model, job=job, address=daemon.address, verbose=False, **HYPERS) as opt:
-            run_to(model, opt, 3)
+            trainers.run_to(model, opt, 3)
             opt.save("three", wait=True)
-            run_to(model, opt, 5)
+            trainers.run_to(model, opt, 5)
             five = bits(whole_params(model))
             daemon.kill()
             daemon.start()
             with pytest.raises(DmuonError, match="DMUON_STATE_LOST"):
-                run_to(model, opt, 6)
+                trainers.run_to(model, opt, 6)
             opt.load("three")
             assert opt.last_step == 3
-            run_to(model, opt, 5)
+            trainers.run_to(model, opt, 5)
             assert bits(whole_params(model)) == five
     finally:
         daemon.close()
@@ -182,7 +174,7 @@ def test_hyper_parameters_are_the_trainers(make):
     # cases row 99: groups keep what they have, and a saved state_dict fits after load
     rules = [dmuon.Rule("muon", name="*.up.weight", group="bare", weight_decay=0.0)]
     model, opt = make(rules=rules)
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     opt.param_groups[0]["lr"] = 0.5
     saved = opt.state_dict()
     opt.save("two", wait=True)
@@ -203,7 +195,7 @@ def test_frozen_parameters_are_not_in_it_and_keep_their_bits(node, folder, job):
     frozen = model.blocks[0].up.weight.requires_grad_(False)
     before = frozen.clone()
     with dmuon.Muon(model, job=job, address=node.address, verbose=False, **HYPERS) as opt:
-        run_to(model, opt, 2)
+        trainers.run_to(model, opt, 2)
         opt.save("two", wait=True)
         opt.load("two")
     assert torch.equal(frozen, before)
@@ -283,9 +275,9 @@ def test_the_first_step_after_a_checkpoint_of_step_0_is_the_first(node, job):
 def test_torchs_optimizers_go_on_from_a_checkpoint(make, folder, job):
     # cases rows 87, 89, 97
     model, opt = make()
-    run_to(model, opt, 3)
+    trainers.run_to(model, opt, 3)
     opt.save("three", wait=True)
-    run_to(model, opt, 6)
+    trainers.run_to(model, opt, 6)
     ours = whole_params(model)
     tensors = checkpoint.read(folder / job / "three.json")
     plain = trainers.make_small(False, torch.float32)
@@ -309,10 +301,10 @@ def test_torchs_optimizers_go_on_from_a_checkpoint(make, folder, job):
 
 def test_the_service_saves_by_itself_and_keeps_the_last_ones(make, node, folder, job):
     model, opt = make(checkpoint_every_steps=2, checkpoint_keep=2)
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     opt.save("mine", wait=True)
     for step in (4, 6, 8):
-        run_to(model, opt, step)
+        trainers.run_to(model, opt, step)
         await_saved(node, job, step)  # one that is late makes the next fall out
     opt.save("last", wait=True)
     names = sorted(path.stem for path in (folder / job).glob("*.json"))
@@ -323,10 +315,10 @@ def test_the_service_saves_by_itself_and_keeps_the_last_ones(make, node, folder,
 
 def test_an_unknown_checkpoint_is_named_and_training_goes_on(make):
     model, opt = make()
-    run_to(model, opt, 1)
+    trainers.run_to(model, opt, 1)
     with pytest.raises(DmuonError, match="DMUON_CHECKPOINT: .*nowhere"):
         opt.load("nowhere")
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     with pytest.raises(DmuonError, match="DMUON_INVALID_ARGUMENT: .*'/'"):
         opt.save("a/b")
     assert opt.last_step == 2
@@ -371,7 +363,7 @@ def test_a_service_without_a_directory_says_so(daemon, job):
         for call in (opt.save, opt.load):
             with pytest.raises(DmuonError, match="DMUON_CHECKPOINT: .*--checkpoint-dir"):
                 call("x")
-        run_to(model, opt, 1)
+        trainers.run_to(model, opt, 1)
 
 
 def test_a_checkpoint_that_could_not_be_written_is_a_warning_of_the_next_call(tmp_path, job):
@@ -382,19 +374,19 @@ def test_a_checkpoint_that_could_not_be_written_is_a_warning_of_the_next_call(tm
         with dmuon.Muon(model, job=job, address=daemon.address, verbose=False, **HYPERS) as opt:
             shutil.rmtree(tmp_path / "gone")
             opt.save("first")
-            run_to(model, opt, 1)
+            trainers.run_to(model, opt, 1)
             with pytest.warns(RuntimeWarning, match="checkpoint first is not known to exist: DMUON_CHECKPOINT"):
                 opt.save("second")
             with pytest.raises(DmuonError, match="DMUON_CHECKPOINT"):
                 opt.wait_saved()
-            run_to(model, opt, 2)
+            trainers.run_to(model, opt, 2)
     finally:
         daemon.close()
 
 
 def test_a_damaged_checkpoint_is_refused_by_file(make, folder, job):
     model, opt = make()
-    run_to(model, opt, 1)
+    trainers.run_to(model, opt, 1)
     opt.save("one", wait=True)
     (part,) = (folder / job).glob("one.*.safetensors")
     data = np.fromfile(part, dtype=np.uint8)
@@ -404,4 +396,4 @@ def test_a_damaged_checkpoint_is_refused_by_file(make, folder, job):
     with pytest.raises(DmuonError, match=f"DMUON_CHECKPOINT: .*{part.name}"):
         opt.load("one")
     assert bits(whole_params(model)) == before
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)

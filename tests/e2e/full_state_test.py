@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 import trainers
 from dmuon_client import DmuonError
 from dmuon_client.options import VARIANTS
-from dmuon_fixtures import Cluster, Daemon
+from dmuon_fixtures import Daemon
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -26,34 +26,14 @@ BF16_NEWTON_SCHULZ = 2e-2
 SAVED, STEPS = 4, 7
 
 
-@pytest.fixture(scope="module")
-def node():
-    made = Daemon()
-    try:
-        yield made.start()
-        assert made.stop() == 0
-    finally:
-        made.close()
-
-
-@pytest.fixture(scope="module")
-def nodes():
-    made = Cluster(2, "--step-timeout", "20")
-    try:
-        yield made.start()
-        made.stop()
-    finally:
-        made.close()
-
-
 @pytest.fixture
-def make(node, job):
+def make(module_daemon, job):
     """make(**keywords): a small model and its optimizer, both in this process; each a job of its own."""
     made = []
 
     def build(**keywords):
         model = trainers.make_small(False, torch.float32)
-        opt = dmuon.Muon(model, **{"job": f"{job}.{len(made)}", "address": node.address, "verbose": False, **HYPERS,
+        opt = dmuon.Muon(model, **{"job": f"{job}.{len(made)}", "address": module_daemon.address, "verbose": False, **HYPERS,
                                    **keywords})
         made.append(opt)
         return model, opt
@@ -61,14 +41,6 @@ def make(node, job):
     yield build
     for opt in made:
         opt.close()
-
-
-def run_to(model, opt, steps: int) -> None:
-    for step in range(opt.last_step, steps):
-        opt.zero_grad()
-        trainers.backward(model, trainers.tokens_of(step))
-        opt.step()
-        opt.wait()
 
 
 class Plain:
@@ -119,15 +91,15 @@ def test_a_run_of_torchs_optimizers_goes_on_in_the_service(make):
     taken = opt.full_state_dict()
     assert same_state(taken["state"], state["state"])
     plain.run(3, 6)
-    run_to(model, opt, 6)
+    trainers.run_to(model, opt, 6)
     assert difference(whole_params(plain.model), whole_params(model)) <= BF16_NEWTON_SCHULZ
 
 
 def test_torchs_optimizers_go_on_from_a_run_of_the_service(make):
     model, opt = make()
-    run_to(model, opt, 3)
+    trainers.run_to(model, opt, 3)
     state = opt.full_state_dict()
-    run_to(model, opt, 6)
+    trainers.run_to(model, opt, 6)
     plain = Plain()
     plain.model.load_state_dict(state["weights"])
     set_optimizer_state_dict(plain.model, plain.optimizers, state, options=FULL)
@@ -144,7 +116,7 @@ def test_the_layout_is_that_of_torch(make):
     plain.run(0, 1)
     theirs = get_optimizer_state_dict(plain.model, plain.optimizers, options=FULL)
     model, opt = make()
-    run_to(model, opt, 1)
+    trainers.run_to(model, opt, 1)
     ours = opt.full_state_dict()
     assert ours.keys() - theirs.keys() == {"weights", "step"}
     assert ours["state"].keys() == theirs["state"].keys()
@@ -157,18 +129,18 @@ def test_the_layout_is_that_of_torch(make):
 
 def test_a_sum_of_gradients_is_torchs_mean_outside(make):
     model, opt = make(momentum_form="accumulate", momentum=0.875)
-    run_to(model, opt, 3)
+    trainers.run_to(model, opt, 3)
     state = opt.full_state_dict()
-    run_to(model, opt, 6)
+    trainers.run_to(model, opt, 6)
     again, other = make(momentum_form="accumulate", momentum=0.875)
     other.load_full_state_dict(state)
     torch.testing.assert_close(other.full_state_dict()["state"], state["state"], rtol=1e-6, atol=0)
-    run_to(again, other, 6)
+    trainers.run_to(again, other, 6)
     assert difference(whole_params(again), whole_params(model)) <= OTHER_SUMS
     mean, averaged = make(momentum=0.875)  # the same run, but for the momentum's form
-    run_to(mean, averaged, 1)
+    trainers.run_to(mean, averaged, 1)
     summed, sums = make(momentum_form="accumulate", momentum=0.875)
-    run_to(summed, sums, 1)
+    trainers.run_to(summed, sums, 1)
     name = "blocks.0.up.weight"
     torch.testing.assert_close(sums.full_state_dict()["state"][name], averaged.full_state_dict()["state"][name],
                                rtol=1e-6, atol=0)
@@ -176,17 +148,17 @@ def test_a_sum_of_gradients_is_torchs_mean_outside(make):
 
 def test_torchs_distributed_checkpoint_takes_it_and_gives_it_back(make, tmp_path):
     model, opt = make()
-    run_to(model, opt, 3)
+    trainers.run_to(model, opt, 3)
     state = opt.full_state_dict()
     dcp.save({"optim": state}, checkpoint_id=tmp_path)
-    run_to(model, opt, 5)
+    trainers.run_to(model, opt, 5)
     again, other = make()
     template = {"optim": other.full_state_dict()}
     dcp.load(template, checkpoint_id=tmp_path)
     assert same_state(template["optim"], state)
     other.load_full_state_dict(template["optim"])
     assert other.last_step == 3
-    run_to(again, other, 5)
+    trainers.run_to(again, other, 5)
     assert bits(whole_params(again)) == bits(whole_params(model))
 
 
@@ -203,7 +175,7 @@ def test_a_distributed_checkpoint_of_torchs_optimizers_is_taken(make, tmp_path):
     opt.load_full_state_dict(template["optim"])
     assert opt.last_step == 3
     plain.run(3, 5)
-    run_to(model, opt, 5)
+    trainers.run_to(model, opt, 5)
     assert difference(whole_params(plain.model), whole_params(model)) <= BF16_NEWTON_SCHULZ
 
 
@@ -235,10 +207,10 @@ LAYOUTS = {"1: 3": (3, 1, 1), "2: 2x2": (4, 2, 2), "2: 4": (4, 1, 2)}
 
 
 @pytest.fixture(scope="module")
-def run(pools, node, nodes):
+def run(pools, module_daemon, two_nodes):
     def on(layout, job, **keywords):
         workers, replicas, on_nodes = LAYOUTS[layout]
-        address = node.address if on_nodes == 1 else nodes.addresses(workers)
+        address = module_daemon.address if on_nodes == 1 else two_nodes.addresses(workers)
         results = pools(workers).run(train, address, job, replicas=replicas, **keywords)
         assert {plan.nodes for _, _, plan in results} == {on_nodes}
         for _, history, _ in results:
@@ -250,7 +222,7 @@ def run(pools, node, nodes):
 
 @pytest.fixture(scope="module")
 def calm(run):
-    """(the whole state after step SAVED, parameters by step) of a run of two nodes."""
+    """(the whole state after step SAVED, parameters by step) of a run of two two_nodes."""
     states, history = run("2: 2x2", "full-calm")
     assert all(same_state(state, states[0]) for state in states)
     return states[0], history
@@ -291,8 +263,8 @@ def sharded_state(rank, world_size, address, job):
         return same_state(opt.full_state_dict()["state"], full["state"]), opt.last_step
 
 
-def test_sharded_tensors_are_taken_too(pools, node, job):
-    assert pools(2).run(sharded_state, node.address, job) == [(True, 2)] * 2
+def test_sharded_tensors_are_taken_too(pools, module_daemon, job):
+    assert pools(2).run(sharded_state, module_daemon.address, job) == [(True, 2)] * 2
 
 
 def differing(rank, world_size, address, job):
@@ -313,8 +285,8 @@ def differing(rank, world_size, address, job):
         return str(caught.value)
 
 
-def test_workers_that_bring_something_else_are_told_on_all(pools, nodes, job):
-    told = pools(2).run(differing, nodes.addresses(2), job)
+def test_workers_that_bring_something_else_are_told_on_all(pools, two_nodes, job):
+    told = pools(2).run(differing, two_nodes.addresses(2), job)
     assert told[0].startswith("load_full_state_dict failed on rank 1: ValueError: head.weight")
     assert told[1].startswith("head.weight")
 
@@ -329,11 +301,11 @@ RULES = [dmuon.Rule("muon", name="experts", view=dmuon.Experts(dmuon.GateUp("int
 
 @pytest.mark.parametrize(("variant", "keywords"), [(variant, {}) for variant in VARIANTS] + [
     ("numuon", {"rank_steps": 10, "rank_end": 0.5})])
-def test_every_variants_state_comes_back_bit_for_bit(node, job, variant, keywords):
+def test_every_variants_state_comes_back_bit_for_bit(module_daemon, job, variant, keywords):
     found = []
     for part in ("first", "second"):
         bag = trainers.Bag(trainers.random_tensors(SHAPES, 0), "plain")
-        with dmuon.Muon(bag, job=f"{job}.{part}", address=node.address, verbose=False, variant=variant, rules=RULES,
+        with dmuon.Muon(bag, job=f"{job}.{part}", address=module_daemon.address, verbose=False, variant=variant, rules=RULES,
                         **keywords) as opt:
             if found:
                 opt.load_full_state_dict(found[0][0])
@@ -349,10 +321,10 @@ def test_every_variants_state_comes_back_bit_for_bit(node, job, variant, keyword
     assert same_state(found[1][2], found[0][2])
 
 
-def test_the_masters_are_more_than_the_models_parameters(node, job):
+def test_the_masters_are_more_than_the_models_parameters(module_daemon, job):
     shapes = {"w": (8, 6), "b": (5,)}
     bag = trainers.Bag({name: tensor.bfloat16() for name, tensor in trainers.random_tensors(shapes, 0).items()}, "plain")
-    with dmuon.Muon(bag, job=job, address=node.address, verbose=False, **HYPERS) as opt:
+    with dmuon.Muon(bag, job=job, address=module_daemon.address, verbose=False, **HYPERS) as opt:
         bag.feed(trainers.random_tensors(shapes, 1))
         opt.step()
         state = opt.full_state_dict()
@@ -402,19 +374,19 @@ NAN = torch.full((17, 12), 1.0).index_put((torch.tensor(3), torch.tensor(4)), to
 ])
 def test_what_does_not_fit_is_named_and_changes_nothing(make, path, value, error, complaint):
     model, opt = make()
-    run_to(model, opt, 2)
+    trainers.run_to(model, opt, 2)
     before, params = opt.full_state_dict(), bits(whole_params(model))
     with pytest.raises(error, match=complaint):
         opt.load_full_state_dict(changed(before, path, value))
     assert opt.last_step == 2
     assert bits(whole_params(model)) == params
     assert same_state(opt.full_state_dict(), before)
-    run_to(model, opt, 3)
+    trainers.run_to(model, opt, 3)
 
 
 def test_another_optimizers_state_is_refused_by_name(make):
     model, opt = make(variant="normuon", lr=0.02)
-    run_to(model, opt, 1)
+    trainers.run_to(model, opt, 1)
     state = opt.full_state_dict()
     _, other = make()
     with pytest.raises(ValueError, match=r"blocks\.0\.up\.weight: muon\(ema\) keeps momentum_buffer"):
@@ -424,13 +396,13 @@ def test_another_optimizers_state_is_refused_by_name(make):
         adamuon.load_full_state_dict(state)
 
 
-def test_a_state_without_a_step_needs_one(node, job):
+def test_a_state_without_a_step_needs_one(module_daemon, job):
     bag = trainers.Bag({"w": torch.ones(4, 3)}, "plain")
     muon = torch.optim.Muon(bag.parameters())
     bag.feed({"w": torch.eye(4, 3)})
     muon.step()
     state = get_optimizer_state_dict(bag, muon, options=FULL)
-    with dmuon.Muon(bag, job=job, address=node.address, verbose=False, rules=[dmuon.Rule("muon")]) as opt:
+    with dmuon.Muon(bag, job=job, address=module_daemon.address, verbose=False, rules=[dmuon.Rule("muon")]) as opt:
         with pytest.raises(ValueError, match="does not say which step it is of; give step="):
             opt.load_full_state_dict(state)
         opt.load_full_state_dict(state, step=7)
@@ -444,9 +416,9 @@ def test_a_trainer_that_outlives_the_service_goes_on_from_what_it_holds(job):
         daemon.start()
         model = trainers.make_small(False, torch.float32)
         with dmuon.Muon(model, job=job, address=daemon.address, verbose=False, **HYPERS) as opt:
-            run_to(model, opt, 3)
+            trainers.run_to(model, opt, 3)
             three = opt.full_state_dict()
-            run_to(model, opt, 5)
+            trainers.run_to(model, opt, 5)
             five = bits(whole_params(model))
             daemon.kill()
             daemon.start()
@@ -454,7 +426,7 @@ def test_a_trainer_that_outlives_the_service_goes_on_from_what_it_holds(job):
                 opt.full_state_dict()
             opt.load_full_state_dict(three)
             assert opt.last_step == 3
-            run_to(model, opt, 5)
+            trainers.run_to(model, opt, 5)
             assert bits(whole_params(model)) == five
     finally:
         daemon.close()

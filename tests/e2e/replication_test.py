@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 import trainers
 from dmuon_client import DmuonError
-from dmuon_fixtures import Cluster
 from trainers import HYPERS, bits
 
 WORKERS, STEPS, KILLED_AFTER = 4, 8, 4
@@ -32,7 +31,6 @@ def train(rank: int, world_size: int, addresses: list[str], job: str, replicatio
     """Gradients depend on the step alone, so that a step that was undone is made up for. Between two steps the
     daemon of the last node is killed: this side says when, and waits until it is there again."""
     model = trainers.make_small(False, torch.float32)
-    said = []
     with (dmuon.Muon(model, job=job, address=addresses[rank], replication=replication, reduced=False, verbose=False, **HYPERS,
                      **keywords) as opt, warnings.catch_warnings(record=True) as caught):
         warnings.simplefilter("always")
@@ -55,26 +53,16 @@ def train(rank: int, world_size: int, addresses: list[str], job: str, replicatio
     return {"params": weights, "said": said}
 
 
-@pytest.fixture(scope="module")
-def nodes():
-    made = Cluster(2, "--step-timeout", "20")
-    try:
-        yield made.start()
-        made.stop()
-    finally:
-        made.close()
-
-
 @pytest.mark.parametrize("keywords", [{}, {"sync": False}], ids=["step waits", "forward waits"])
 @pytest.mark.parametrize("replication", ["sync", "async"])
-def test_a_daemon_that_is_killed_costs_no_bit(pools, nodes, job, tmp_path, replication, keywords):
-    pool, addresses = pools(WORKERS), nodes.addresses(WORKERS)
+def test_a_daemon_that_is_killed_costs_no_bit(pools, two_nodes, job, tmp_path, replication, keywords):
+    pool, addresses = pools(WORKERS), two_nodes.addresses(WORKERS)
     calm = pool.run(train, addresses, f"{job}.calm", "none", None)
 
     def strike() -> None:
         await_file(str(tmp_path / "now"))
-        nodes.nodes[1].kill()
-        nodes.nodes[1].start()
+        two_nodes.nodes[1].kill()
+        two_nodes.nodes[1].start()
         (tmp_path / "back").touch()
 
     killer = threading.Thread(target=strike)

@@ -196,6 +196,15 @@ def bits(params: Params) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in params.items()}
 
 
+def run_to(model, opt, steps: int) -> None:
+    """The steps after the last one, up to `steps`."""
+    for step in range(opt.last_step, steps):
+        opt.zero_grad()
+        backward(model, tokens_of(step))
+        opt.step()
+        opt.wait()
+
+
 # -- a bag of parameters ---------------------------------------------------------------------------
 
 LAYOUTS = {"rows": Shard(0), "columns": Shard(1), "replicate": Replicate()}

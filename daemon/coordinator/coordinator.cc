@@ -20,12 +20,6 @@
 namespace dmuon::coordinator {
 namespace {
 
-Outcome Fail(absl::Status status) {
-  Outcome outcome;
-  outcome.status = std::move(status);
-  return outcome;
-}
-
 absl::Status SpecMismatch(absl::string_view message) {
   return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
                      message);
@@ -73,6 +67,12 @@ absl::StatusOr<std::vector<wire::ShardBoxes>> ParseShards(const v1::JobSpec& job
                                                           const v1::RegisterWorkerRequest& request, uint32_t rank) {
   const std::vector<const v1::Shard*> shards(request.shards().pointer_begin(), request.shards().pointer_end());
   return wire::ParseShards(job, shards, rank);
+}
+
+Outcome Fail(absl::Status status) {
+  Outcome outcome;
+  outcome.status = std::move(status);
+  return outcome;
 }
 
 void AddReason(absl::string_view text, Outcome& outcome) {
@@ -256,7 +256,7 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
   Outcome outcome;
   outcome.reason = absl::StrCat("job ", id, ": ", who, " is back, generation ",
                                 job.plan->generation(), " stays");
-  outcome.outgoing.push_back({node_id, job.PlanEvent(node_id)});
+  job.TellPlan(node_id, outcome.outgoing);
   return outcome;
 }
 
@@ -300,7 +300,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   std::vector<plan::NodeSlots> nodes;
   for (const auto& [id, ranks] : ranks_of) {
     const Member& member = members_.at(id);
-    nodes.push_back({id, member.slots, ranks, member.memory_bytes});
+    nodes.push_back({id, member.slots, ranks, member.memory_bytes, drained_.contains(id)});
     ready.incarnations[id] = member.incarnation;
   }
   const std::string why = absl::StrCat("all ", ready.spec.world_size(), " ranks registered");
@@ -309,8 +309,7 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   if (!plan.ok()) return RefusePlan(job, plan.status(), outcome);
   ++highest_generation_;
   ready.plan = *std::move(plan);
-  std::vector<v1::Routes> routes = plan::MakeRoutes(shards, *ready.plan);
-  for (size_t n = 0; n < nodes.size(); ++n) ready.routes[nodes[n].node_id] = std::move(routes[n]);
+  ready.routes = Job::RoutesOf(*ready.plan, shards);
   outcome.planning = Planning::kPlanned;
   outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",
                                 ready.plan->units_size(), " units on ", nodes.size(), " nodes (",
@@ -335,8 +334,14 @@ Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest&
     return Fail(std::move(status));
   }
   Outcome outcome;
+  const bool failed = !request.handover_failure().empty();
+  if (!failed) Promote(request.job_id(), request.generation(), outcome);
   const auto job = jobs_.find(request.job_id());
   if (job == jobs_.end()) return outcome;
+  if (failed) {
+    GiveUpSuccessor(request, job->second, outcome);
+    return outcome;
+  }
   const std::string& node_id = request.node().node_id();
   const uint64_t generation = job->second.plan.has_value() ? job->second.plan->generation() : 0;
   if (generation != request.generation()) return outcome;

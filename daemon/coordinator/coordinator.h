@@ -94,6 +94,13 @@ class Coordinator {
   // Where a checkpoint of a planned job stands, with what this node says of its part: see part_board.h. Errors as of
   // a meeting.
   Outcome ReportPart(const v1::ReportPartRequest& request, v1::ReportPartResponse& response);
+  // The node is to own nothing, or (undo) may again. NOT_FOUND/UNKNOWN_NODE; FAILED_PRECONDITION/NOT_READY when a job would
+  // have no owner left. New plans come from Replan.
+  Outcome Drain(const v1::DrainNodeRequest& request);
+  // Whether a job's plan is not what the drained nodes ask for, and it can be planned anew.
+  [[nodiscard]] bool NeedsReplan() const;
+  // Makes a successor for one such job, and tells its nodes.
+  Outcome Replan();
   // Drops members whose lease has run out.
   Outcome Tick(absl::Time now);
 
@@ -105,7 +112,7 @@ class Coordinator {
   // NOT_FOUND/UNKNOWN_JOB.
   [[nodiscard]] absl::StatusOr<v1::GetPlanResponse> GetPlan(const std::string& job_id) const;
   // Given out or reported. One call hands out at most one new generation, and only RegisterWorker
-  // does.
+  // and Replan do.
   [[nodiscard]] uint64_t highest_generation() const { return highest_generation_; }
   [[nodiscard]] const Options& options() const { return options_; }
 
@@ -125,6 +132,11 @@ class Coordinator {
     std::string shards;  // a serialised RegisterWorkerRequest with nothing but shards
     std::vector<v1::UnitTime> times;
   };
+  // A plan that the nodes of a job are to go over to.
+  struct Successor {
+    v1::Plan plan;
+    std::map<std::string, v1::Routes> routes;  // by node id
+  };
   struct Job {
     v1::JobSpec spec;
     std::string spec_bytes;  // its serialisation, for comparison
@@ -138,12 +150,28 @@ class Coordinator {
     // Node id -> the process that the plan was made for.
     std::map<std::string, std::string> incarnations;
     std::set<std::string> early;  // nodes that registered before the job was known again, and are to get the plan
+    std::optional<Successor> successor;
+    std::string handover_failure;             // why the nodes could not go over to the last one; empty: they have
+    std::set<std::string> refused_drain;      // the drained nodes of that one
+    std::map<std::string, uint64_t> holders;  // node id -> the generation that it has said it holds
     std::set<std::string> lost;  // nodes whose process has not said that it has its part of the state again
 
     // Whether the state of the nodes that are lost, and of `another` one, is still on their buddies.
     [[nodiscard]] bool HasCopiesWithout(const std::string& another) const;
+    // Whether the node has nothing to lose.
+    [[nodiscard]] bool OwnsNothing(const std::string& node_id) const;
+    // The nodes of the plan among `nodes`.
+    [[nodiscard]] std::set<std::string> Among(const std::set<std::string>& nodes) const;
+    // Of `shards`, by node id.
+    [[nodiscard]] static std::map<std::string, v1::Routes> RoutesOf(const v1::Plan& plan,
+                                                                    const std::vector<std::vector<wire::ShardBoxes>>& shards);
+    // In rank order; nullopt when a rank is missing, or does not say what can be.
+    [[nodiscard]] std::optional<std::vector<std::vector<wire::ShardBoxes>>> Shards() const;
 
     [[nodiscard]] v1::WatchPlansResponse PlanEvent(const std::string& node_id) const;
+    [[nodiscard]] v1::WatchPlansResponse SuccessorEvent(const std::string& node_id) const;
+    // The plan, and its successor if there is one.
+    void TellPlan(const std::string& node_id, std::vector<Outgoing>& outgoing) const;
     [[nodiscard]] v1::WatchPlansResponse RefusalEvent(const std::string& node_id,
                                                       const absl::Status& why) const;
     [[nodiscard]] v1::WatchPlansResponse CallEvent() const;
@@ -176,6 +204,11 @@ class Coordinator {
   void RefusePlan(Jobs::iterator job, const absl::Status& why, Outcome& outcome);
   // FAILED_PRECONDITION/SPEC_MISMATCH when the nodes would compute other bits than each other.
   absl::Status CheckBackends(const Job& job) const;
+  [[nodiscard]] bool NeedsReplan(const Job& job) const;
+  absl::StatusOr<Successor> MakeSuccessor(const Job& job) const;
+  // Who speaks of the successor has gone over to it, and all others have been ready to.
+  void Promote(const std::string& job_id, uint64_t generation, Outcome& outcome);
+  static void GiveUpSuccessor(const v1::ReleaseJobRequest& request, Job& job, Outcome& outcome);
   // Tells every node of a planned job, but for `except`, that it is over, and forgets it.
   void EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome);
   // Ends the jobs that were released and that no member needs any more.
@@ -188,11 +221,14 @@ class Coordinator {
   uint64_t highest_generation_;
   std::map<std::string, Member> members_;  // by node id
   Jobs jobs_;                              // by job id
+  std::set<std::string> drained_;          // node ids, members or not
 };
 
 // The request's shards, proved to be shards of the job's tensors.
 absl::StatusOr<std::vector<wire::ShardBoxes>> ParseShards(const v1::JobSpec& job,
                                                           const v1::RegisterWorkerRequest& request, uint32_t rank);
+// Nothing has changed.
+Outcome Fail(absl::Status status);
 // "...; text".
 void AddReason(absl::string_view text, Outcome& outcome);
 

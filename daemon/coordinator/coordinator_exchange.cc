@@ -33,6 +33,7 @@ absl::Status Coordinator::CheckMeeting(const v1::Meeting& meeting) const {
 
 Outcome Coordinator::NextAttempt(const v1::Meeting& meeting, uint64_t& attempt) {
   Outcome outcome;
+  if (IsMember(meeting.node())) Promote(meeting.job_id(), meeting.generation(), outcome);
   outcome.status = CheckMeeting(meeting);
   if (!outcome.status.ok()) return outcome;
   Job& job = jobs_.at(meeting.job_id());
@@ -65,6 +66,7 @@ absl::StatusOr<std::optional<std::string>> Coordinator::GetKey(const v1::GetKeyR
 
 Outcome Coordinator::ReportPart(const v1::ReportPartRequest& request, v1::ReportPartResponse& response) {
   Outcome outcome;
+  if (IsMember(request.node())) Promote(request.job_id(), request.generation(), outcome);
   outcome.status = CheckPlanned(request.node(), request.job_id(), request.generation());
   if (!outcome.status.ok()) return outcome;
   Job& job = jobs_.at(request.job_id());
@@ -74,7 +76,7 @@ Outcome Coordinator::ReportPart(const v1::ReportPartRequest& request, v1::Report
     return outcome;
   }
   response = std::move(answer->response);
-  if (!answer->news.empty()) outcome.reason = absl::StrCat("job ", request.job_id(), ": ", answer->news);
+  if (!answer->news.empty()) AddReason(absl::StrCat("job ", request.job_id(), ": ", answer->news), outcome);
   return outcome;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/plan/plan.h"
 #include "daemon/plan/routes.h"
 #include "wire/error.h"
 
@@ -32,6 +33,12 @@ void Coordinator::DropLost(const v1::JoinRequest& request, Outcome& outcome) {
     }
     if (Holds(request, current->first)) {
       planned_for->second = request.node().incarnation();
+      continue;
+    }
+    const bool replicated = current->second.plan.has_value() && !current->second.plan->buddies().empty();
+    if (current->second.plan.has_value() && !replicated && current->second.OwnsNothing(id)) {
+      planned_for->second = request.node().incarnation();
+      AddReason(absl::StrCat("job ", current->first, ": node ", id, " came back, which owns nothing"), outcome);
       continue;
     }
     if (current->second.HasCopiesWithout(id)) {
@@ -69,6 +76,8 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     const std::string& id = held.job().job_id();
     const auto known = jobs_.find(id);
     if (known != jobs_.end() && held.has_state()) known->second.lost.erase(request.node().node_id());
+    Promote(id, held.plan().generation(), outcome);
+    if (known != jobs_.end()) known->second.holders[request.node().node_id()] = held.plan().generation();
     // A plan of ours that is as new stays: the node hears of it when its watch begins.
     if (known != jobs_.end() && known->second.plan.has_value() &&
         known->second.plan->generation() >= held.plan().generation()) {
@@ -94,6 +103,11 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
         job.ranks[rank] = std::move(registration);
       }
     }
+    if (known != jobs_.end()) job.holders = known->second.holders;
+    job.holders[request.node().node_id()] = held.plan().generation();
+    for (const uint32_t node : held.plan().drained()) {  // of what an operator has told the coordinator before this one
+      if (static_cast<int>(node) < held.plan().nodes_size()) drained_.insert(held.plan().nodes(static_cast<int>(node)));
+    }
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
     AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
@@ -107,6 +121,11 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
 void Coordinator::DropWithout(Jobs::iterator job, const std::string& reporter, Outcome& outcome) {
   for (const std::string& node : job->second.plan->nodes()) {
     if (node == reporter || !members_.contains(node)) continue;
+    // Has not heard yet that the others have gone over from the plan that it holds; it is ready to.
+    const auto held = job->second.holders.find(node);
+    const uint64_t former = job->second.plan->former_generation();
+    if (former != 0 && held != job->second.holders.end() && held->second == former) continue;
+    if (job->second.plan->buddies().empty() && job->second.OwnsNothing(node)) continue;
     if (job->second.HasCopiesWithout(node)) {
       job->second.lost.insert(node);
       continue;
@@ -134,23 +153,36 @@ void Coordinator::LearnShards(const v1::JoinRequest& request, const v1::HeldJob&
 
 void Coordinator::AnswerEarly(Job& job, Outcome& outcome) {
   if (!job.has_routes()) return;
-  for (const std::string& node : std::exchange(job.early, {})) outcome.outgoing.push_back({node, job.PlanEvent(node)});
+  for (const std::string& node : std::exchange(job.early, {})) job.TellPlan(node, outcome.outgoing);
 }
 
 void Coordinator::CompleteRoutes(Job& job) {
-  if (job.has_routes() || job.ranks.size() < job.spec.world_size()) return;
+  if (job.has_routes()) return;
+  // Nullopt: a node says what cannot be, and whoever needs the routes waits in vain.
+  if (const auto shards = job.Shards(); shards.has_value()) job.routes = Job::RoutesOf(*job.plan, *shards);
+}
+
+std::optional<std::vector<std::vector<wire::ShardBoxes>>> Coordinator::Job::Shards() const {
+  if (ranks.size() < spec.world_size()) return std::nullopt;
   std::vector<std::vector<wire::ShardBoxes>> shards;
-  for (const auto& [rank, registration] : job.ranks) {
+  for (const auto& [rank, registration] : ranks) {
     v1::RegisterWorkerRequest request;
     request.ParseFromString(registration.shards);
-    auto parsed = ParseShards(job.spec, request, rank);
-    if (!parsed.ok()) return;  // a node says what cannot be; whoever needs the routes waits in vain
+    auto parsed = ParseShards(spec, request, rank);
+    if (!parsed.ok()) return std::nullopt;
     shards.push_back(*std::move(parsed));
   }
-  std::vector<v1::Routes> routes = plan::MakeRoutes(shards, *job.plan);
-  for (int node = 0; node < job.plan->nodes_size(); ++node) {
-    job.routes[job.plan->nodes(node)] = std::move(routes[static_cast<size_t>(node)]);
+  return shards;
+}
+
+std::map<std::string, v1::Routes> Coordinator::Job::RoutesOf(const v1::Plan& plan,
+                                                             const std::vector<std::vector<wire::ShardBoxes>>& shards) {
+  std::map<std::string, v1::Routes> routes;
+  std::vector<v1::Routes> by_node = plan::MakeRoutes(shards, plan);
+  for (int node = 0; node < plan.nodes_size(); ++node) {
+    routes[plan.nodes(node)] = std::move(by_node[static_cast<size_t>(node)]);
   }
+  return routes;
 }
 
 }  // namespace dmuon::coordinator

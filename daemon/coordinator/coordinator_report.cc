@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/coordinator/coordinator.h"
+#include "daemon/plan/plan.h"
 #include "daemon/plan/routes.h"
 #include "wire/error.h"
 
@@ -25,6 +26,19 @@ v1::WatchPlansResponse Coordinator::Job::PlanEvent(const std::string& node_id) c
   event.set_last_sequence(LastSequence(node_id));
   if (const auto it = routes.find(node_id); it != routes.end()) *event.mutable_routes() = it->second;
   return event;
+}
+
+v1::WatchPlansResponse Coordinator::Job::SuccessorEvent(const std::string& node_id) const {
+  v1::WatchPlansResponse event;
+  *event.mutable_successor() = successor->plan;
+  event.set_last_sequence(LastSequence(node_id));
+  if (const auto it = successor->routes.find(node_id); it != successor->routes.end()) *event.mutable_routes() = it->second;
+  return event;
+}
+
+void Coordinator::Job::TellPlan(const std::string& node_id, std::vector<Outgoing>& outgoing) const {
+  outgoing.push_back({node_id, PlanEvent(node_id)});
+  if (successor.has_value()) outgoing.push_back({node_id, SuccessorEvent(node_id)});
 }
 
 v1::WatchPlansResponse Coordinator::Job::RefusalEvent(const std::string& node_id,
@@ -52,7 +66,9 @@ std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string
   std::vector<v1::WatchPlansResponse> events;
   for (const auto& [id, job] : jobs_) {
     if (job.plan.has_value() && job.incarnations.count(node_id) > 0) {
-      events.push_back(job.PlanEvent(node_id));
+      std::vector<Outgoing> told;
+      job.TellPlan(node_id, told);
+      for (Outgoing& out : told) events.push_back(std::move(out.event));
       if (job.meeting_point.attempt() > 0) events.push_back(job.CallEvent());
     }
   }
@@ -61,12 +77,20 @@ std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string
 
 v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
   v1::GetClusterStatusResponse status;
+  std::map<std::string, uint64_t> units;  // by node id
+  for (const auto& [id, job] : jobs_) {
+    if (!job.plan.has_value()) continue;
+    const std::vector<uint64_t> of_job = plan::UnitsByNode(*job.plan);
+    for (size_t node = 0; node < of_job.size(); ++node) units[job.plan->nodes(static_cast<int>(node))] += of_job[node];
+  }
   for (const auto& [id, member] : members_) {
     v1::NodeStatus& node = *status.add_nodes();
     node.mutable_node()->set_node_id(id);
     node.mutable_node()->set_incarnation(member.incarnation);
     node.set_slots(member.slots);
     node.set_lease_remaining_seconds(absl::ToDoubleSeconds(member.lease_end - now));
+    node.set_drained(drained_.contains(id));
+    node.set_units(units[id]);
   }
   for (const auto& [id, job] : jobs_) {
     v1::JobStatus& entry = *status.add_jobs();
@@ -78,6 +102,12 @@ v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
       entry.set_generation(job.plan->generation());
       entry.set_digest(job.plan->digest());
       entry.set_state("planned");
+      entry.set_handover_failure(job.handover_failure);
+      if (job.successor.has_value()) {
+        entry.set_successor_generation(job.successor->plan.generation());
+        entry.set_moving_units(plan::MovedUnits(*job.plan, job.successor->plan));
+        entry.set_state(absl::StrCat("planned, going over to generation ", job.successor->plan.generation()));
+      }
     } else {
       entry.set_state(absl::StrCat("waits for ", job.spec.world_size() - job.ranks.size(), " of ",
                                    job.spec.world_size(), " ranks"));

@@ -72,6 +72,7 @@ absl::Status Host::Settle(Outcome outcome, Touched& touched) {
 absl::StatusOr<v1::JoinResponse> Host::Join(const v1::JoinRequest& request) {
   DMUON_RETURN_IF_ERROR(
       Run([&](Coordinator& core, absl::Time now) { return core.Join(now, request); }));
+  Replan().IgnoreError();  // logged; nodes that have gone over to a plan say so by joining, and the next one may be due
   v1::JoinResponse response;
   response.set_lease_seconds(absl::ToDoubleSeconds(options_.lease));
   return response;
@@ -86,6 +87,25 @@ absl::Status Host::Leave(const v1::LeaveRequest& request) {
 }
 
 absl::Status Host::RegisterWorker(const v1::RegisterWorkerRequest& request) {
+  return RunPlanning([&](Coordinator& core, absl::Time now) { return core.RegisterWorker(now, request); });
+}
+
+absl::Status Host::DrainNode(const v1::DrainNodeRequest& request) {
+  DMUON_RETURN_IF_ERROR(Run([&](Coordinator& core, absl::Time) { return core.Drain(request); }));
+  return Replan();
+}
+
+absl::Status Host::Replan() {
+  while (true) {
+    {
+      wire::MutexLock lock(mu_);
+      if (!core_.NeedsReplan()) return absl::OkStatus();
+    }
+    DMUON_RETURN_IF_ERROR(RunPlanning([](Coordinator& core, absl::Time) { return core.Replan(); }));
+  }
+}
+
+absl::Status Host::RunPlanning(const std::function<Outcome(Coordinator&, absl::Time)>& input) {
   Touched touched;
   absl::Status status;
   {
@@ -96,7 +116,7 @@ absl::Status Host::RegisterWorker(const v1::RegisterWorkerRequest& request) {
       return stored;
     }
     const absl::Time start = options_.now();
-    Outcome outcome = core_.RegisterWorker(start, request);
+    Outcome outcome = input(core_, start);
     if (outcome.planning != Planning::kNone) {
       metrics_->Observe(MetricId::kPlanCompute, {},
                         absl::ToDoubleSeconds(options_.now() - start));
@@ -138,6 +158,7 @@ absl::StatusOr<v1::ReportPartResponse> Host::ReportPart(const v1::ReportPartRequ
 void Host::Tick() {
   // Ticking has no caller to answer.
   Run([](Coordinator& core, absl::Time now) { return core.Tick(now); }).IgnoreError();
+  Replan().IgnoreError();  // logged
 }
 
 v1::GetClusterStatusResponse Host::GetClusterStatus() {

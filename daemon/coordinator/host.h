@@ -54,6 +54,8 @@ class Host {
   absl::Status SetKey(const v1::SetKeyRequest& request);
   absl::StatusOr<std::optional<std::string>> GetKey(const v1::GetKeyRequest& request);
   absl::StatusOr<v1::ReportPartResponse> ReportPart(const v1::ReportPartRequest& request);
+  // UNAVAILABLE when a generation cannot be stored: plans come later, by Tick.
+  absl::Status DrainNode(const v1::DrainNodeRequest& request);
   v1::GetClusterStatusResponse GetClusterStatus();
   absl::StatusOr<v1::GetPlanResponse> GetPlan(const v1::GetPlanRequest& request);
 
@@ -64,7 +66,7 @@ class Host {
   // UNAVAILABLE/DRAINING to all watches, now and from now on.
   void EndWatches();
 
-  // Drops members whose lease has run out. Call a few times a lease.
+  // Drops members whose lease has run out, and plans anew what has to be. Call a few times a lease.
   void Tick();
   [[nodiscard]] absl::Duration lease() const { return options_.lease; }
 
@@ -77,6 +79,10 @@ class Host {
 
   // Queues what came out, ends watches of nodes that are gone, counts and logs.
   absl::Status Settle(Outcome outcome, Touched& touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Successors for all jobs that need one.
+  absl::Status Replan();
+  // Runs one input of the core that may plan, with a generation for it on disk.
+  absl::Status RunPlanning(const std::function<Outcome(Coordinator&, absl::Time)>& input);
   // Runs one input of the core under the lock and wakes whom it concerns after it.
   absl::Status Run(const std::function<Outcome(Coordinator&, absl::Time)>& input);
 

@@ -197,6 +197,10 @@ class ServiceImpl final : public Service, public v1::CoordinatorService::Callbac
                                        v1::ReportPartResponse* response) override {
     return Answer(context, [&] { return Assign(host_->ReportPart(*request), response); });
   }
+  grpc::ServerUnaryReactor* DrainNode(grpc::CallbackServerContext* context, const v1::DrainNodeRequest* request,
+                                      v1::DrainNodeResponse*) override {
+    return Answer(context, [&] { return host_->DrainNode(*request); });
+  }
   grpc::ServerUnaryReactor* GetClusterStatus(grpc::CallbackServerContext* context,
                                              const v1::GetClusterStatusRequest*,
                                              v1::GetClusterStatusResponse* response) override {

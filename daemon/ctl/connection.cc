@@ -104,6 +104,13 @@ absl::StatusOr<v1::GetPlanResponse> Connection::Plan(const std::string& job_id) 
   return stubs_->Call(*stubs_->coordinator, &v1::CoordinatorService::Stub::GetPlan, request, "coordinator");
 }
 
+absl::StatusOr<v1::DrainNodeResponse> Connection::DrainNode(const std::string& node_id, bool undo) {
+  v1::DrainNodeRequest request;
+  request.set_node_id(node_id);
+  request.set_undo(undo);
+  return stubs_->Call(*stubs_->coordinator, &v1::CoordinatorService::Stub::DrainNode, request, "coordinator");
+}
+
 absl::StatusOr<v1::ListCheckpointsResponse> Connection::Checkpoints(const std::string& job_id) {
   v1::ListCheckpointsRequest request;
   request.set_job_id(job_id);

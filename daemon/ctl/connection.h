@@ -32,6 +32,8 @@ class Connection {
   absl::StatusOr<v1::GetKernelsResponse> Kernels();
   // NOT_FOUND when the coordinator does not know the job.
   absl::StatusOr<v1::GetPlanResponse> Plan(const std::string& job_id);
+  // As its namesake in dmuon.v1.CoordinatorService; FAILED_PRECONDITION when there is no coordinator at the address.
+  absl::StatusOr<v1::DrainNodeResponse> DrainNode(const std::string& node_id, bool undo);
   // As their namesakes in dmuon.v1.CheckpointService; FAILED_PRECONDITION when there is no node at the address. An
   // empty job: of all.
   absl::StatusOr<v1::ListCheckpointsResponse> Checkpoints(const std::string& job_id);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/base/version.h"
 #include "daemon/ctl/connection.h"
@@ -23,7 +24,8 @@ namespace {
 
 constexpr double kMaxTimeoutSeconds = 86'400;
 constexpr double kTimeoutSeconds = 5;
-constexpr double kLongTimeoutSeconds = 600;  // of verbs that write or read whole checkpoints
+constexpr double kLongTimeoutSeconds = 600;  // of verbs that write or read whole checkpoints, or move state
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
 
 struct Flags {
   std::string address = wire::DefaultAddress();
@@ -32,6 +34,7 @@ struct Flags {
   bool explain = false;
   std::string job_id;
   std::string checkpoint;
+  std::string node_id;
 };
 
 // What the two services of the address say.
@@ -114,6 +117,33 @@ absl::StatusOr<std::string> DeleteCheckpoint(Connection& connection, const Flags
                     : DeletedText(flags.job_id, flags.checkpoint, removed);
 }
 
+// Until the state is where the new plans want it.
+absl::StatusOr<std::string> AwaitDrain(Connection& connection, const Flags& flags, bool undo) {
+  DMUON_RETURN_IF_ERROR(connection.DrainNode(flags.node_id, undo).status());
+  const absl::Time deadline = absl::Now() + absl::Seconds(flags.timeout_seconds.value_or(kLongTimeoutSeconds));
+  for (std::string told;;) {
+    DMUON_ASSIGN_OR_RETURN(const Cluster cluster, connection.ClusterStatus());
+    if (!cluster.has_value()) return absl::UnavailableError(absl::StrCat("no coordinator at ", flags.address, " any more"));
+    DMUON_ASSIGN_OR_RETURN(std::string awaited, AwaitedByDrain(*cluster, flags.node_id, undo));
+    if (awaited.empty()) return flags.json ? ToJson(*cluster) + "\n" : DrainedText(*cluster, flags.node_id, undo);
+    if (absl::Now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("still waiting for ", awaited, ". It goes on: jobs hand over between two "
+                                                      "steps, when all of their daemons are there. Call again to wait"));
+    }
+    if (awaited != told) std::cerr << "waiting for " << awaited << "\n";
+    told = std::move(awaited);
+    absl::SleepFor(kLookAgain);
+  }
+}
+
+absl::StatusOr<std::string> Drain(Connection& connection, const Flags& flags) {
+  return AwaitDrain(connection, flags, /*undo=*/false);
+}
+
+absl::StatusOr<std::string> Undrain(Connection& connection, const Flags& flags) {
+  return AwaitDrain(connection, flags, /*undo=*/true);
+}
+
 struct Verb {
   absl::StatusOr<std::string> (*run)(Connection&, const Flags&) = nullptr;
   double timeout_seconds = kTimeoutSeconds;
@@ -139,7 +169,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("--json", flags.json, "JSON for programs, with the field names of dmuon.v1");
   app.add_option("--timeout", flags.timeout_seconds,
                  absl::StrCat("Seconds that a call may take; default: ", kTimeoutSeconds,
-                              ", but of checkpoint save and verify ", kLongTimeoutSeconds))
+                              ", but of drain, undrain, checkpoint save and verify ", kLongTimeoutSeconds))
       ->check(CLI::Range(0.001, kMaxTimeoutSeconds));
   app.fallthrough();
   app.require_subcommand(1);
@@ -152,6 +182,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       "  dmuonctl plan demo --json | jq '.plan.units | length'\n"
       "  dmuonctl checkpoint list             what could be restored, and which files of it are missing here\n"
       "  dmuonctl checkpoint save demo best   saves job demo as it is, under the name best; waits until that exists\n"
+      "  dmuonctl drain node-b                moves all state off node-b, so that its daemon may be restarted\n"
       "Exit codes: 0; 1 for an error, which is on stderr; 2 for wrong usage.");
 }
 
@@ -203,7 +234,7 @@ void AddCheckpointVerbs(CLI::App& app, Flags& flags, Verb& verb) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Looks into a running dmuon service; changes nothing but checkpoints.", "dmuonctl");
+  CLI::App app("Looks into a running dmuon service; changes nothing but checkpoints, and who owns state.", "dmuonctl");
   AddFlags(app, flags);
   Verb verb;
   const Verbs verbs(&app, &flags, &verb);
@@ -215,6 +246,13 @@ int Main(int argc, char** argv) {
   plan->add_flag("--explain", flags.explain, "Bytes on each link bucket by bucket, too");
   verbs.Add("kernels", "What the node's kernels are, and how long each unit takes, as measured", {Kernels});
   AddCheckpointVerbs(app, flags, verb);
+  const auto add_of_node = [&](const char* name, const char* help, Verb of_node) {
+    verbs.Add(name, help, of_node)->add_option("NODE", flags.node_id, "Id of the node, as `dmuonctl status` shows it")->required();
+  };
+  add_of_node("drain", "Lets a node own nothing: its state moves to the other nodes of each job, between two steps; waits "
+                       "until it has. --address is the coordinator's",
+              {Drain, kLongTimeoutSeconds});
+  add_of_node("undrain", "Lets a drained node own units again, and waits until it does", {Undrain, kLongTimeoutSeconds});
   verbs.Add("version", "Versions of this program and of the daemon", {Version});
   try {  // CLI11 reports by exception
     app.parse(argc, argv);

@@ -53,6 +53,12 @@ std::string SavedText(const std::string& job_id, const std::string& name, const 
 std::string DeletedText(const std::string& job_id, const std::string& name,
                         const std::optional<v1::ListedCheckpoint>& removed);
 
+// drain.cc: how far the handing over is that a drained node (`undo`: one that may own units again) calls for. Done: "";
+// else what is awaited, in words. ABORTED naming the job that could not, and why.
+absl::StatusOr<std::string> AwaitedByDrain(const v1::GetClusterStatusResponse& cluster, const std::string& node_id, bool undo);
+// What became of it.
+std::string DrainedText(const v1::GetClusterStatusResponse& cluster, const std::string& node_id, bool undo);
+
 // version.cc: `daemon` is the version of the process at the address, or why there is none.
 std::string VersionText(const std::string& own, const std::string& daemon);
 // {"dmuonctl": "...", "daemon": "..."}; an unreachable daemon is null.

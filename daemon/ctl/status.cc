@@ -27,10 +27,13 @@ std::string ClusterText(const v1::GetClusterStatusResponse& cluster) {
   Table table({{"member"},
                {"slots", Align::kRight},
                {"lease", Align::kRight},
-               {"incarnation"}});
+               {"units", Align::kRight},
+               {"incarnation"},
+               {""}});
   for (const v1::NodeStatus& node : cluster.nodes()) {
     table.Add({node.node().node_id(), absl::StrCat(node.slots()),
-               SecondsText(node.lease_remaining_seconds()), node.node().incarnation()});
+               SecondsText(node.lease_remaining_seconds()), absl::StrCat(node.units()), node.node().incarnation(),
+               node.drained() ? "drained" : ""});
   }
   return absl::StrCat("cluster: ", cluster.nodes_size(), " nodes, ", cluster.jobs_size(),
                       " jobs, highest generation ", cluster.highest_generation(), "\n",

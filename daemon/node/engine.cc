@@ -404,11 +404,11 @@ void Engine::OnPlanEvent(const v1::WatchPlansResponse& event) {
   const std::string& job_id = event.has_plan()      ? event.plan().job_id()
                               : event.has_refusal() ? event.refusal().job_id()
                               : event.has_call()    ? event.call().job_id()
-                                                    : event.end().job_id();
+                              : event.has_successor() ? event.successor().job_id()
+                                                      : event.end().job_id();
   wire::MutexLock lock(mu_);
-  if (event.has_plan()) {
-    highest_generation_ = std::max(highest_generation_, event.plan().generation());
-  }
+  // 0 of an event without.
+  highest_generation_ = std::max({highest_generation_, event.plan().generation(), event.successor().generation()});
   const auto it = jobs_.find(job_id);
   if (it != jobs_.end()) it->second->OnPlanEvent(event);
 }

@@ -194,7 +194,7 @@ void Job::Begin(absl::Time deadline, const v1::BeginRequest& request,
       if (!status.ok()) return reply(status);
       v1::BeginResponse response;
       response.set_last_step(core_.last_step());
-      response.set_resumed(resumed || pipeline_->recoveries() > 0);
+      response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->reached_step() > 0);
       reply(std::move(response));
     });
     CarryOut(core_.Begin(MonotonicNow(), request.session_id(), ticket, deadline,
@@ -323,12 +323,12 @@ absl::Status Job::GiveArena(SessionId session) {
   DMUON_ASSIGN_OR_RETURN(worker.arena_share,
                          environment_.budget->Take(layout.total_bytes,
                                                    absl::StrCat("the arena of rank ", rank)));
-  DMUON_ASSIGN_OR_RETURN(worker.arena, wire::Arena::Create(layout, plan_.generation()));
+  DMUON_ASSIGN_OR_RETURN(worker.arena, wire::Arena::Create(layout, core_.generation()));
   workers_->SetArena(rank, &worker.arena);
   wire::ChannelFrame frame;
   frame.type = wire::FrameType::kArena;
   frame.session_id = session;
-  frame.generation = plan_.generation();
+  frame.generation = core_.generation();
   frame.bytes = layout.total_bytes;
   return worker.Send(frame, worker.arena.fd());
 }
@@ -340,7 +340,8 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
   look_at_ = absl::InfiniteFuture();
   StepReport report;
   const absl::Time begin = MonotonicNow();
-  const absl::Status status = pipeline_->Run(step, settings, deadline, report, checkpoints_->WishFor(step));
+  const absl::Status status =
+      Together([&] { return pipeline_->Run(step, settings, deadline, report, checkpoints_->WishFor(step)); });
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   environment_.metrics->Observe(MetricId::kStepBarrierWait, {job_id_},
                                 absl::ToDoubleSeconds(begin - first_arrival_));
@@ -359,7 +360,8 @@ void Job::RunStep(uint64_t step, absl::Time deadline) {
 void Job::Initialize(bool resume, absl::Time deadline) {
   const absl::Time begin = MonotonicNow();
   const absl::Status status = pipeline_->Initialize(deadline, resume);
-  const bool recovered = pipeline_->recoveries() > 0;
+  EndMeeting();
+  const bool recovered = pipeline_->recoveries() > 0 || (status.ok() && pipeline_->reached_step() > 0);
   if (status.ok() && recovered) NoteRecovery(MonotonicNow() - begin);
   if (!TakeLoss(status)) {
     CarryOut(core_.Initialized(MonotonicNow(), status, status.ok() ? pipeline_->reached_step() : 0));

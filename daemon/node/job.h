@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "daemon/node/slot_threads.h"
 #include "daemon/node/state_exchange.h"
 #include "daemon/node/step_pipeline.h"
+#include "daemon/node/successor.h"
 #include "daemon/node/worker_boxes.h"
 #include "daemon/node/worker_session.h"
 #include "dmuon/v1/coordinator.pb.h"
@@ -135,6 +137,13 @@ class Job {
   void OnLossElsewhere(const v1::WatchPlansResponse& event);
   void DropPlan();
   void Meet(const v1::Meeting& call);
+  absl::Status HelpOthers(absl::Duration timeout);
+  void OnSuccessor(const v1::WatchPlansResponse& event);
+  // Runs a meeting of the nodes in which something is wanted, and again when they go over to another plan instead.
+  absl::Status Together(const std::function<absl::Status()>& meeting);
+  // After each meeting. Whether the nodes have gone over to another plan in it.
+  bool EndMeeting();
+  bool GoOver();
   void OnEventAfterTheEnd(const v1::WatchPlansResponse& event);
   absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;
@@ -159,7 +168,7 @@ class Job {
   void End(bool in_order);
   void Release(uint64_t generation, bool in_order);
   void Forget();
-  void PublishPlan();
+  void PublishPlan(std::string_view why);
   void PublishSnapshot();
   void DescribeReplicas(v1::ReplicationStatus& status);
   void CountNewtonSchulz(const NewtonSchulzWork& work);
@@ -187,7 +196,8 @@ class Job {
   v1::JobSpec spec_;
   std::string timed_spec_;  // whose times_ are, serialised
   std::vector<v1::UnitTime> times_;
-  v1::Plan plan_;
+  std::shared_ptr<const v1::Plan> plan_ = std::make_shared<v1::Plan>();  // empty: none yet
+  std::shared_ptr<const Successor> next_;  // that the job is to go over to
   std::unique_ptr<WorkerBoxes> workers_;
   std::shared_ptr<Peers> peers_;  // null on one node
   std::unique_ptr<SlotThreads> slots_;

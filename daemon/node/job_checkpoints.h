@@ -62,6 +62,13 @@ class JobCheckpoints {
   // All nodes have done `step`; `save`: what they have agreed on.
   void StepDone(uint64_t step, const std::string& save);
 
+  // Of the state under another plan from now on. When nothing is under way.
+  void GoOver(const v1::Plan& plan, StepPipeline* pipeline) {
+    plan_ = &plan;
+    pipeline_ = pipeline;
+  }
+  // Whether something is being written, or waits for that.
+  [[nodiscard]] bool busy() const { return saving_.has_value() || !pending_.empty(); }
   // Steps have been undone: the same step again is another one.
   void WentBack() { ++life_; }
   // The state becomes that of a checkpoint of this job, wherever its files are. Errors as of StepPipeline::Restore.
@@ -117,8 +124,8 @@ class JobCheckpoints {
 
   const Environment environment_;
   const v1::JobSpec* const job_;
-  const v1::Plan* const plan_;
-  StepPipeline* const pipeline_;
+  const v1::Plan* plan_;
+  StepPipeline* pipeline_;
   uint64_t life_ = 0;  // grows when a checkpoint is restored
   std::optional<Id> saving_;
   std::deque<Pending> pending_;

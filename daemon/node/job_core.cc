@@ -138,12 +138,12 @@ Actions JobCore::RegistrationAnswered(absl::Time now, SessionId session,
 }
 
 Actions JobCore::PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks,
-                             bool replicated) {
+                             bool can_come_back) {
   (void)now;
   Actions actions;
   if (generation_ != 0) return actions;
   generation_ = generation;
-  replicated_ = replicated;
+  can_come_back_ = can_come_back;
   for (Rank& rank : ranks_) rank.here = false;
   for (const uint32_t rank : ranks) ranks_[rank].here = true;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -191,7 +191,7 @@ Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::T
   uint32_t rank = 0;
   Rank* r = Find(session, &rank);
   absl::Status status = CheckCaller(r, generation);
-  if (status.ok() && must_resume && !initialized_ && !replicated_) {
+  if (status.ok() && must_resume && !initialized_ && !can_come_back_) {
     status = Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
                    absl::StrCat("job '", options_.job_id, "' has no state here: the daemon has "
                                 "restarted, and masters and momentum are lost"));

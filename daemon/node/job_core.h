@@ -97,9 +97,11 @@ class JobCore {
                    const std::string& digest);
   // The coordinator's answer to one registration: it counts from now on, or is refused.
   Actions RegistrationAnswered(absl::Time now, SessionId session, const absl::Status& status);
-  // The plan is adopted: owned state is built. A job keeps its first plan while it lives. `ranks`:
-  // those of this node; the others do not concern it from now on. `replicated`: other nodes may have copies of its state.
-  Actions PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks, bool replicated = false);
+  // The plan is adopted: owned state is built. Its generation is what workers name while the job lives: they do not notice
+  // when the nodes go over to other owners. `ranks`: those of this node; the others do not concern it from now on.
+  // `can_come_back`: the job goes on where this node's process begins anew, because other nodes have copies of its state, or
+  // it owns nothing.
+  Actions PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks, bool can_come_back = false);
   // The registrations of these ranks are forgotten.
   Actions PlanRefused(absl::Time now, const std::vector<uint32_t>& ranks,
                       const absl::Status& status);
@@ -191,7 +193,7 @@ class JobCore {
   uint64_t generation_ = 0;
   uint64_t last_step_ = 0;
   bool initialized_ = false;
-  bool replicated_ = false;
+  bool can_come_back_ = false;
   uint64_t undone_ = 0;   // steps up to this one were done, and have been undone
   absl::Status why_undone_;
   absl::Time orphaned_since_ = absl::InfiniteFuture();

@@ -37,7 +37,7 @@ absl::StatusOr<v1::ExportResponse> Job::GiveState(absl::Time deadline, const v1:
     head.job_id = job_id_;
     head.name = "state";
     head.step = request.step();
-    head.generation = plan_.generation();
+    head.generation = plan_->generation();
     head.node = environment_.node.node_id();
     head.version = std::string(Version());
     DMUON_ASSIGN_OR_RETURN(state, CopyState(std::move(head), *pipeline_, *environment_.budget));
@@ -47,7 +47,7 @@ absl::StatusOr<v1::ExportResponse> Job::GiveState(absl::Time deadline, const v1:
   wire::ChannelFrame frame;
   frame.type = wire::FrameType::kState;
   frame.session_id = request.session_id();
-  frame.generation = plan_.generation();
+  frame.generation = core_.generation();
   frame.bytes = state->part.bytes;
   DMUON_RETURN_IF_ERROR(worker.Send(frame, state->part.fd.get()));
   v1::ExportResponse response;

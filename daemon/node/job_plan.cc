@@ -17,6 +17,11 @@ namespace {
 constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 
 // 0: none.
+// Whether a job can go on when this node's process has lost what it had: others have copies of it, or there was nothing.
+bool CanComeBack(const v1::Plan& plan, uint32_t self) {
+  return !plan.buddies().empty() || plan::OwnsNothing(plan, self);
+}
+
 uint64_t GenerationThatIsOver(const v1::WatchPlansResponse& event) {
   return event.has_end() ? event.end().generation() : event.refusal().generation();
 }
@@ -82,10 +87,15 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
   Post([this, event = std::move(event)] {
     if (event.has_call()) {
       Meet(event.call());
+    } else if (event.has_successor()) {
+      OnSuccessor(event);
     } else if (ended_) {
       OnEventAfterTheEnd(event);
+    } else if (next_ != nullptr && event.plan().generation() == next_->plan.generation()) {
+      pipeline_->ConfirmHandover();
+      GoOver();
     } else if (core_.generation() != 0) {
-      OnLossElsewhere(event);  // a planned job keeps its plan while it lives
+      OnLossElsewhere(event);  // another plan is for a former job of this id
     } else if (!event.has_end()) {
       OnPlan(event);
     }
@@ -94,7 +104,7 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
 
 // The job is over although its workers are here: another node has lost its state, or could not adopt the plan.
 void Job::OnLossElsewhere(const v1::WatchPlansResponse& event) {
-  if (GenerationThatIsOver(event) != core_.generation()) return;  // else it is about a former job of this id
+  if (GenerationThatIsOver(event) != plan_->generation()) return;  // else it is about a former job of this id
   const std::string why = event.has_refusal() ? event.refusal().message()
                                               : absl::StrCat("job '", job_id_, "' has ended on another node, and its state is lost");
   LogError("job ", job_id_, ": ", why);
@@ -104,18 +114,28 @@ void Job::OnLossElsewhere(const v1::WatchPlansResponse& event) {
 // Another node waits for this one, perhaps for the end of a step that is over here. Whose workers
 // have arrived meets it in their step.
 void Job::Meet(const v1::Meeting& call) {
-  if (peers_ == nullptr || !core_.initialized() || call.generation() != core_.generation() ||
-      !peers_->Leave(call.attempt())) {
-    return;
-  }
-  const absl::Time deadline = MonotonicNow() + peer_timeout_;
-  if (pipeline_->IsAheadOf(core_.last_step())) return RunStep(core_.last_step() + 1, deadline);
-  const absl::Status status = pipeline_->Help(deadline);
+  if (peers_ == nullptr || !core_.initialized()) return;
+  if (next_ != nullptr && call.generation() == next_->plan.generation()) pipeline_->ConfirmHandover();
+  GoOver();
+  if (call.generation() != plan_->generation() || !peers_->Leave(call.attempt())) return;
+  const absl::Status status = HelpOthers(peer_timeout_);
   LogInfo("job ", job_id_, ": another node called to attempt ", call.attempt(), ", step ",
           pipeline_->reached_step(), " is on all nodes: ", status.ok() ? "yes" : status.message());
-  NoteRecovery(MonotonicNow() + peer_timeout_ - deadline);
+}
+
+// A meeting that no worker of this node has asked for.
+absl::Status Job::HelpOthers(absl::Duration timeout) {
+  const absl::Time begin = MonotonicNow();
+  if (pipeline_->IsAheadOf(core_.last_step())) {
+    RunStep(core_.last_step() + 1, begin + timeout);
+    return absl::OkStatus();
+  }
+  const absl::Status status = pipeline_->Help(begin + timeout);
+  EndMeeting();
+  NoteRecovery(MonotonicNow() - begin);
   TakeLoss(status);
   CountTraffic();
+  return status;
 }
 
 void Job::OnPlan(const v1::WatchPlansResponse& event) {
@@ -142,7 +162,8 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
     return;
   }
   unsent_.clear();
-  CarryOut(core_.PlanArrived(MonotonicNow(), plan_.generation(), ranks, !plan_.buddies().empty()));
+  const uint32_t self = plan_->rank_nodes(static_cast<int>(ranks.front()));
+  CarryOut(core_.PlanArrived(MonotonicNow(), plan_->generation(), ranks, CanComeBack(*plan_, self)));
 }
 
 // What a plan that could not be adopted has taken already.
@@ -153,7 +174,7 @@ void Job::DropPlan() {
   }
   peers_ = nullptr;
   state_share_ = MemoryBudget::Share();
-  plan_.Clear();
+  plan_ = std::make_shared<v1::Plan>();
 }
 
 std::vector<uint32_t> Job::AnsweredRanks(uint64_t last_sequence) const {
@@ -189,18 +210,18 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
       state_share_,
       environment_.budget->Take(StepPipeline::BytesFor(spec_, plan, routes, self),
                                 absl::StrCat("the optimizer state of job '", job_id_, "'")));
-  plan_ = plan;
+  plan_ = std::make_shared<v1::Plan>(plan);
   if (plan.nodes_size() > 1) {
-    peers_ = std::make_shared<Peers>(plan_, self, environment_.link, environment_.connect_peers);
+    peers_ = std::make_shared<Peers>(*plan_, self, environment_.link, environment_.connect_peers);
     {
       wire::MutexLock lock(mu_);
       to_cancel_ = peers_;
       if (stopping_) peers_->Cancel();
     }
-    // Now, so that a peer that cannot be reached is found before training begins. Where nodes are waited for that have
-    // copies of this one's state, the job must not end because they are late.
+    // Now, so that a peer that cannot be reached is found before training begins. Where the other nodes may have gone on
+    // without this process, the job must not end because they are late.
     const absl::Status connected = peers_->Connect(MonotonicNow() + environment_.connect_timeout);
-    if (!connected.ok() && plan.buddies().empty()) return connected;
+    if (!connected.ok() && !CanComeBack(plan, self)) return connected;
   }
   workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
   for (const uint32_t rank : ranks) workers_->SetShards(rank, accepted_.at(rank).boxes);
@@ -208,7 +229,7 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
   const int threads = environment_.threads_per_slot;
   slots_ = std::make_unique<SlotThreads>(environment_.slots,
                                          [backend, threads] { backend->BindThread(threads); });
-  pipeline_ = std::make_unique<StepPipeline>(spec_, plan_, routes, self, workers_.get(), backend,
+  pipeline_ = std::make_unique<StepPipeline>(spec_, *plan_, routes, self, workers_.get(), backend,
                                              slots_.get(), peers_.get(), environment_.overlap);
   JobCheckpoints::Environment checkpoints;
   checkpoints.node_id = environment_.node.node_id();
@@ -218,11 +239,11 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
   checkpoints.metrics = environment_.metrics;
   checkpoints.peer_timeout = peer_timeout_;
   checkpoints.post = [this](std::function<void()> input) { Post(std::move(input)); };
-  checkpoints_ = std::make_unique<JobCheckpoints>(std::move(checkpoints), spec_, plan_, pipeline_.get());
-  LogInfo("job ", job_id_, ": generation ", plan_.generation(), ", ", pipeline_->matrix_units(),
+  checkpoints_ = std::make_unique<JobCheckpoints>(std::move(checkpoints), spec_, *plan_, pipeline_.get());
+  LogInfo("job ", job_id_, ": generation ", plan_->generation(), ", ", pipeline_->matrix_units(),
           " matrices and ", pipeline_->elementwise_units(), " element-wise units on ",
-          environment_.slots, " slots, ", plan.nodes_size(), " nodes (", plan_.reason(), ")");
-  PublishPlan();
+          environment_.slots, " slots, ", plan.nodes_size(), " nodes (", plan_->reason(), ")");
+  PublishPlan("join");
   return absl::OkStatus();
 }
 
@@ -233,15 +254,15 @@ void Job::End(bool in_order) {
   const bool keep = in_order && peers_ != nullptr;
   LogInfo("job ", job_id_, ": ended at step ", core_.last_step(),
           keep ? ", kept until the other nodes have ended" : "");
-  Release(plan_.generation(), keep);
+  Release(plan_->generation(), keep);
   if (!keep) return Forget();
   kept_until_ = MonotonicNow() + orphan_timeout_;
 }
 
 void Job::OnEventAfterTheEnd(const v1::WatchPlansResponse& event) {
   if (event.has_plan()) {  // the coordinator does not know, or has forgotten, that it was released
-    if (event.plan().generation() == plan_.generation()) Release(plan_.generation(), /*in_order=*/true);
-  } else if (event.has_refusal() || event.end().generation() == plan_.generation()) {
+    if (event.plan().generation() == plan_->generation()) Release(plan_->generation(), /*in_order=*/true);
+  } else if (event.has_refusal() || event.end().generation() == plan_->generation()) {
     Forget();
   }
 }

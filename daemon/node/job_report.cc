@@ -37,13 +37,13 @@ double CostRatio(const v1::Plan& plan) {
 
 v1::RegisterResponse Job::RegisteredResponse(SessionId session) const {
   v1::RegisterResponse response;
-  response.set_generation(plan_.generation());
+  response.set_generation(core_.generation());
   response.set_arena_bytes(sessions_.at(session)->arena.bytes());
-  response.set_plan_digest(plan_.digest());
+  response.set_plan_digest(plan_->digest());
   response.set_matrix_units(pipeline_->matrix_units());
   response.set_elementwise_units(pipeline_->elementwise_units());
-  response.set_nodes(static_cast<uint32_t>(plan_.nodes_size()));
-  response.set_first_rank(RanksHere(plan_).front());
+  response.set_nodes(static_cast<uint32_t>(plan_->nodes_size()));
+  response.set_first_rank(RanksHere(*plan_).front());
   return response;
 }
 
@@ -159,7 +159,7 @@ void Job::PublishSnapshot() {
   status.set_job_id(job_id_);
   status.set_world_size(world_size_);
   for (const uint32_t rank : core_.attached_ranks()) status.add_attached_ranks(rank);
-  status.set_generation(core_.generation());
+  status.set_generation(plan_->generation());
   status.set_last_step(core_.last_step());
   status.set_state(ended_ ? "ended, kept for the other nodes" : core_.Describe());
   status.set_state_bytes(pipeline_ ? pipeline_->state_bytes() : 0);
@@ -181,9 +181,9 @@ void Job::PublishSnapshot() {
 
 void Job::DescribeReplicas(v1::ReplicationStatus& status) {
   const Replicas& replicas = pipeline_->replicas();
-  const auto buddy = static_cast<int>(plan_.buddies(static_cast<int>(replicas.self())));
-  status.set_buddy(plan_.nodes(buddy));
-  status.set_ward(plan_.nodes(static_cast<int>(replicas.ward())));
+  const auto buddy = static_cast<int>(plan_->buddies(static_cast<int>(replicas.self())));
+  status.set_buddy(plan_->nodes(buddy));
+  status.set_ward(plan_->nodes(static_cast<int>(replicas.ward())));
   status.set_copy_bytes(replicas.bytes());
   status.set_recoveries(pipeline_->recoveries());
   const std::optional<uint64_t> newest = replicas.newest();
@@ -193,17 +193,17 @@ void Job::DescribeReplicas(v1::ReplicationStatus& status) {
   environment_.metrics->Set(MetricId::kReplicaLag, {job_id_}, static_cast<double>(reached - std::min(reached, *newest)));
 }
 
-void Job::PublishPlan() {
+void Job::PublishPlan(std::string_view why) {
   Metrics& metrics = *environment_.metrics;
   metrics.Set(MetricId::kJobInfo, {job_id_, absl::StrCat(world_size_)}, 1.0);
-  metrics.Set(MetricId::kGeneration, {job_id_}, static_cast<double>(plan_.generation()));
-  metrics.Increment(MetricId::kGenerationChanges, {job_id_, "join"});
+  metrics.Set(MetricId::kGeneration, {job_id_}, static_cast<double>(plan_->generation()));
+  metrics.Increment(MetricId::kGenerationChanges, {job_id_, why});
   metrics.Set(MetricId::kOwnedMatrices, {job_id_}, static_cast<double>(pipeline_->matrix_units()));
-  metrics.Set(MetricId::kOwnedCostRatio, {job_id_}, CostRatio(plan_));
+  metrics.Set(MetricId::kOwnedCostRatio, {job_id_}, CostRatio(*plan_));
   std::vector<double> planned(environment_.slots);
-  for (const v1::Unit& unit : plan_.units()) {
+  for (const v1::Unit& unit : plan_->units()) {
     const v1::Slot& owner = unit.owners(0);
-    const bool here = plan_.nodes(static_cast<int>(owner.node())) == environment_.node.node_id();
+    const bool here = plan_->nodes(static_cast<int>(owner.node())) == environment_.node.node_id();
     if (here && owner.slot() < planned.size()) planned[owner.slot()] += unit.cost_seconds();
   }
   for (size_t slot = 0; slot < planned.size(); ++slot) {
@@ -212,9 +212,9 @@ void Job::PublishPlan() {
   metrics.Set(MetricId::kStateBytes, {job_id_}, static_cast<double>(pipeline_->state_bytes()));
   wire::MutexLock lock(mu_);
   held_.emplace();
-  *held_->mutable_plan() = plan_;
+  *held_->mutable_plan() = *plan_;
   *held_->mutable_job() = spec_;
-  for (const uint32_t rank : RanksHere(plan_)) {
+  for (const uint32_t rank : RanksHere(*plan_)) {
     v1::HeldShards& shards = *held_->add_ranks();
     shards.set_rank(rank);
     *shards.mutable_shards() = accepted_.at(rank).shards;

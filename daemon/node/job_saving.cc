@@ -74,8 +74,11 @@ void Job::Restore(absl::Time deadline, const v1::RestoreRequest& request, Reply<
 void Job::RunRestore(const std::string& name, absl::Time deadline) {
   look_at_ = absl::InfiniteFuture();
   const std::string digest = DigestOfBrought(name);
-  const absl::StatusOr<StepPipeline::Restored> restored =
-      digest.empty() ? checkpoints_->Restore(name, deadline) : checkpoints_->Restore(BroughtHere(digest), deadline);
+  absl::StatusOr<StepPipeline::Restored> restored = absl::UnknownError("");
+  Together([&] {
+    restored = digest.empty() ? checkpoints_->Restore(name, deadline) : checkpoints_->Restore(BroughtHere(digest), deadline);
+    return restored.status();
+  }).IgnoreError();
   CountTraffic();
   if (restored.ok()) {
     referrals_.clear();

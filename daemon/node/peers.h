@@ -59,6 +59,9 @@ class Peers {
   // Closes the connections, and what is open.
   void Drop();
 
+  // What is connected stays; all nodes at once. New connections are of the successor of the plan, over the same nodes.
+  void GoOver(uint64_t generation) { generation_ = generation; }
+
   // Any thread: ends the call in progress, and all later ones, with UNAVAILABLE/DRAINING.
   void Cancel();
 
@@ -86,7 +89,7 @@ class Peers {
   v1::Meeting Meeting(uint64_t attempt) const;
 
   const std::string job_id_;
-  const uint64_t generation_;
+  uint64_t generation_;
   const uint32_t buckets_;
   const uint32_t self_;
   CoordinatorLink* const link_;

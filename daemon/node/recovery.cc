@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/plan/plan.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -25,6 +26,7 @@ bool IsInUse(const v1::PeerReport& report, uint64_t step) { return report.reache
 
 bool CanHave(const v1::Plan& plan, const Reports& reports, const std::vector<bool>& lost, size_t node, uint64_t step) {
   if (!lost[node]) return IsInUse(reports[node], step) || Has(reports[node].kept(), step);
+  if (plan::OwnsNothing(plan, node)) return true;
   const uint32_t buddy = plan.buddies(static_cast<int>(node));
   return !lost[buddy] && Has(reports[buddy].copied(), step);
 }
@@ -59,6 +61,27 @@ std::vector<bool> LostNodes(const Reports& reports) {
 bool AnyIsLost(const Reports& reports) {
   const std::vector<bool> lost = LostNodes(reports);
   return std::find(lost.begin(), lost.end(), true) != lost.end();
+}
+
+bool PassOver(const v1::Plan& plan, Reports& reports) {
+  const auto beyond = std::find_if(reports.begin(), reports.end(),
+                                   [](const v1::PeerReport& report) { return report.reached() >= kLoaded; });
+  if (beyond == reports.end()) return false;
+  const v1::PeerReport there = *beyond;
+  std::vector<size_t> anew;
+  for (size_t node = 0; node < reports.size(); ++node) {
+    const uint64_t reached = reports[node].reached();
+    if (reached == 0 && plan::OwnsNothing(plan, node)) {
+      anew.push_back(node);
+    } else if (reached != there.reached()) {
+      return false;
+    }
+  }
+  for (const size_t node : anew) {
+    reports[node].set_reached(there.reached());
+    *reports[node].mutable_verdict() = there.verdict();
+  }
+  return !anew.empty();
 }
 
 bool NeedRecovery(const Reports& reports) {

@@ -20,6 +20,9 @@ namespace dmuon::node {
 // not lost: then no other node is beyond the initial parameters.
 std::vector<bool> LostNodes(const Reports& reports);
 bool AnyIsLost(const Reports& reports);
+// A node that owns nothing under `plan` has nothing to lose: where its process has begun anew while all others are at one
+// state, its report becomes as theirs are. Whether there was one.
+bool PassOver(const v1::Plan& plan, Reports& reports);
 // Whether all nodes must go to a common step before anything else: one is lost, or a recovery has reached some only.
 bool NeedRecovery(const Reports& reports);
 // The largest number of recoveries that a node has begun.

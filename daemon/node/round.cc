@@ -88,6 +88,15 @@ bool AnyResubmitted(const Reports& reports) {
   return std::any_of(reports.begin(), reports.end(), [](const v1::PeerReport& report) { return report.resubmitted(); });
 }
 
+uint64_t AgreedSuccessor(const Reports& reports) {
+  const v1::PeerReport& first = reports.front();
+  const bool all = std::all_of(reports.begin(), reports.end(), [&](const v1::PeerReport& report) {
+    return report.successor() == first.successor() && report.reached() == first.reached() && report.code() == 0 &&
+           !Restores(report);
+  });
+  return all && first.reached() >= kLoaded ? first.successor() : 0;
+}
+
 bool AllRestore(const Reports& reports) { return std::all_of(reports.begin(), reports.end(), Restores); }
 
 absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports, uint64_t target) {

@@ -35,6 +35,8 @@ bool AnyIsBehind(const Reports& reports, uint64_t target);
 bool Publishes(const Reports& reports, uint64_t target, const v1::StepVerdict& mine);
 // Whether a node has been given gradients anew that it had sent before: all start over with them.
 bool AnyResubmitted(const Reports& reports);
+// The generation that all nodes are ready to go over to, from the same state and with nothing wrong; 0: none.
+uint64_t AgreedSuccessor(const Reports& reports);
 bool AllRestore(const Reports& reports);
 
 // Whether the round to `target`, the lowest one, can be. DATA_LOSS/STATE_LOST: nodes are more than a step apart.

@@ -15,8 +15,8 @@
 #include "daemon/node/recovery.h"
 #include "daemon/node/restored_units.h"
 #include "daemon/node/saved_job.h"
+#include "daemon/node/state_in_use.h"
 #include "daemon/node/step_pipeline.h"
-#include "daemon/node/unit_values.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -30,29 +30,23 @@ absl::StatusOr<checkpoint::Image> StepPipeline::Copy() {
 }
 
 absl::StatusOr<checkpoint::Image> StepPipeline::CopyInto(const MakeImage& make) {
-  struct Source {
-    const OwnedUnit* unit;
-    UnitArray array;
-  };
-  std::vector<std::vector<Source>> sources(states_.size());  // by slot; the image has them one slot after the other
-  std::vector<checkpoint::Entry> entries;
-  for (size_t slot = 0; slot < states_.size(); ++slot) {
-    for (size_t i = 0; i < states_[slot]->size(); ++i) {
-      const OwnedUnit& unit = states_[slot]->unit(i);
-      for (UnitArray& array : ArraysOf(*job_, workers_->tensor(unit.tensor), unit.box())) {
-        array.entry.updates = static_cast<uint64_t>(unit.updates);
-        entries.push_back(array.entry);
-        sources[slot].push_back({&unit, std::move(array)});
-      }
-    }
-  }
-  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, make(std::move(entries)));
+  const ArraysInUse arrays(*job_, states_);
+  DMUON_ASSIGN_OR_RETURN(checkpoint::Image image, make(arrays.entries()));
   slots_->Run([&](size_t slot) {
-    size_t entry = 0;
-    for (size_t before = 0; before < slot; ++before) entry += sources[before].size();
-    for (const Source& source : sources[slot]) CopyOut(*source.unit, source.array, image.values(entry++));
+    for (size_t i = arrays.first(slot); i < arrays.end(slot); ++i) arrays.Read(i, image.values(i)).IgnoreError();
   });
   return image;
+}
+
+// `mine` goes with all that is told, and outlives it.
+RestoreMeeting::Tell StepPipeline::TellerOf(v1::PeerReport& mine, Until until) {
+  return [this, &mine, until = std::move(until)](const absl::Status& status, const v1::RestoreShare& share) -> absl::StatusOr<Reports> {
+    SetStatus(status, mine);
+    *mine.mutable_restore_share() = share;
+    DMUON_ASSIGN_OR_RETURN(Reports reports, Tell(mine, until()));
+    DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, reports));
+    return reports;
+  };
 }
 
 absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource& source, MemoryBudget& budget,
@@ -63,37 +57,20 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
   const std::vector<std::string> nodes(plan_->nodes().begin(), plan_->nodes().end());
   RestoreMeeting meeting(&source, nodes, self_);
   if (absl::Status known = meeting.Announce(mine); !known.ok()) SetStatus(known, mine);
-  const auto tell = [&](const absl::Status& status, const v1::RestoreShare& share) -> absl::StatusOr<Reports> {
-    SetStatus(status, mine);
-    *mine.mutable_restore_share() = share;
-    DMUON_ASSIGN_OR_RETURN(Reports reports, Tell(mine, deadline));
-    DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, reports));
-    return reports;
-  };
+  const Until until = [deadline] { return deadline; };
+  const RestoreMeeting::Tell tell = TellerOf(mine, until);
   DMUON_ASSIGN_OR_RETURN(const Reports first, MeetToRestore(mine, deadline));
   DMUON_RETURN_IF_ERROR(CheckRestore(*job_, *plan_, first));
   DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(first, tell));
   Restored restored{met.id, met.step, 0};
-
-  // By the heads alone; so far gradients that were submitted ahead still count.
-  const absl::StatusOr<std::unique_ptr<SavedJob>> saved =
-      SavedJob::Open(source.name(), met.step, std::move(met.sources), *job_, *plan_);
-  std::vector<ArrayTransfer> transfers;
-  if (saved.ok()) transfers = TransfersOf((*saved)->NeedsOf(nodes.size()), met.holders);
-  const std::string what = absl::StrCat("the state of ", source.name(), ", beside that of job '", job_->job_id(), "'");
-  const absl::StatusOr<MemoryBudget::Share> share =
-      saved.ok() ? budget.Take(state_bytes_ + ArrayExchange::BytesFor(transfers, self_), what) : saved.status();
-  DMUON_RETURN_IF_ERROR(tell(share.status(), {}).status());
-  DMUON_RETURN_IF_ERROR(Settle(deadline));
-
-  RestoredUnits units(saved->get(), &states_);
-  DMUON_RETURN_IF_ERROR(tell(units.ReadHere(*slots_), {}).status());
-  DMUON_ASSIGN_OR_RETURN(restored.fetched_bytes, Fetch(**saved, transfers, tell, units, deadline));
+  DMUON_ASSIGN_OR_RETURN(const Gathered gathered,
+                         Gather(std::move(met), source.name(), *plan_, states_, budget, tell, until));
+  restored.fetched_bytes = gathered.fetched_bytes;
 
   // From here on all nodes have all that they need.
   restoring_ = true;
   replicas_.Forget();
-  units.Apply();
+  gathered.units->Apply();
   reached_ = restored.step + kLoaded;
   verdict_.Clear();
   mine.set_reached(reached_);
@@ -106,15 +83,43 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
   return restored;
 }
 
+absl::StatusOr<StepPipeline::Gathered> StepPipeline::Gather(RestoreMeeting::Sources met, const std::string& name,
+                                                            const v1::Plan& plan, const RestoredUnits::States& states,
+                                                            MemoryBudget& budget, const RestoreMeeting::Tell& tell,
+                                                            const Until& until) {
+  Gathered gathered;
+  uint64_t bytes = 0;
+  for (const auto& state : states) {
+    for (size_t i = 0; i < state->size(); ++i) bytes += state->unit(i).state_bytes();
+  }
+  // By the heads alone; so far gradients that were submitted ahead still count.
+  absl::StatusOr<std::unique_ptr<SavedJob>> saved = SavedJob::Open(name, met.step, std::move(met.sources), *job_, plan);
+  std::vector<ArrayTransfer> transfers;
+  if (saved.ok()) {
+    gathered.saved = *std::move(saved);
+    transfers = TransfersOf(gathered.saved->NeedsOf(static_cast<size_t>(plan.nodes_size())), met.holders);
+  }
+  const std::string what = absl::StrCat(name, ", beside that of job '", job_->job_id(), "'");
+  absl::StatusOr<MemoryBudget::Share> share =
+      saved.ok() ? budget.Take(bytes + ArrayExchange::BytesFor(transfers, self_), what) : saved.status();
+  DMUON_RETURN_IF_ERROR(tell(share.status(), {}).status());
+  gathered.share = *std::move(share);
+  DMUON_RETURN_IF_ERROR(Settle(until()));
+  gathered.units = std::make_unique<RestoredUnits>(gathered.saved.get(), &states);
+  DMUON_RETURN_IF_ERROR(tell(gathered.units->ReadHere(*slots_), {}).status());
+  DMUON_ASSIGN_OR_RETURN(gathered.fetched_bytes, Fetch(*gathered.saved, transfers, tell, *gathered.units, until));
+  return gathered;
+}
+
 // What this node needs and has not, from the others, who do the same. The bytes that came.
 absl::StatusOr<uint64_t> StepPipeline::Fetch(const SavedJob& saved, const std::vector<ArrayTransfer>& transfers,
-                                             const RestoreMeeting::Tell& tell, RestoredUnits& units, absl::Time deadline) {
+                                             const RestoreMeeting::Tell& tell, RestoredUnits& units, const Until& until) {
   ExchangeEnd end;
   end.read = [&](const ArrayRef& array, std::span<float> to) { return saved.Read(array, to); };
   end.take = [&](const ArrayRef& array, std::span<const float> values) { units.Take(array, values); };
   end.agree = [&](const absl::Status& status) { return tell(status, {}).status(); };
   end.move = [&](std::vector<transport::Outgoing> out, std::vector<transport::Incoming> in) {
-    return peers_->Move(std::move(out), std::move(in), deadline);
+    return peers_->Move(std::move(out), std::move(in), until());
   };
   ArrayExchange exchange(transfers, static_cast<size_t>(plan_->nodes_size()), self_, std::move(end));
   DMUON_RETURN_IF_ERROR(exchange.Run());

@@ -111,8 +111,9 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target, settings, save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
-  if (replicas_.on() && NeedRecovery(reports)) {
-    DMUON_RETURN_IF_ERROR(Recover(reports, deadline));
+  const bool passed_over = !replicas_.on() && PassOver(*plan_, reports);
+  if (passed_over || (replicas_.on() && NeedRecovery(reports))) {
+    DMUON_RETURN_IF_ERROR(passed_over ? Readmit(reports, deadline) : Recover(reports, deadline));
     report.verdict = Conclude(*job_, verdict_);
     if (reached_ >= target || settings == nullptr) return absl::OkStatus();
     DMUON_RETURN_IF_ERROR(CheckNext(*plan_, reports, target, reached_));
@@ -120,6 +121,12 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
   while (true) {
+    if (AgreedSuccessor(reports) != 0) {
+      DMUON_RETURN_IF_ERROR(HandOver(deadline));
+      if (is_over_) return absl::OkStatus();
+      mine = ReportOf(target, settings, save);
+      DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
+    }
     const uint64_t lowest = LowestTarget(reports);
     DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
     timer.Charge(Stage::kSubmit);
@@ -137,8 +144,14 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
 absl::StatusOr<Reports> StepPipeline::Assemble(const v1::PeerReport& mine, absl::Time deadline) {
   while (peers_ != nullptr) {
     const bool used_before = peers_->connected();
-    DMUON_RETURN_IF_ERROR(peers_->Connect(deadline));
+    if (absl::Status status = peers_->Connect(deadline); !status.ok()) {
+      if (wire::ReasonOf(status) != v1::ERROR_REASON_STALE_GENERATION) return status;
+      ConfirmHandover();
+      return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,
+                         absl::StrCat("the other nodes have gone over to another plan: ", status.message()));
+    }
     absl::StatusOr<Reports> reports = Tell(mine, deadline);
+    if (reports.ok()) heir_ = Heir();  // all are still here
     if (!used_before || !absl::IsAborted(reports.status())) return reports;
   }
   return Tell(mine, deadline);
@@ -151,6 +164,8 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
     DMUON_RETURN_IF_ERROR(Load(deadline));
   } else if (behind) {
     DMUON_RETURN_IF_ERROR(Advance(target, reports, settings, deadline, report));
+  } else {
+    DMUON_RETURN_IF_ERROR(reduction_.GiveUp(deadline));  // of the next step, which is not wanted yet
   }
   if (Publishes(reports, target, verdict_)) DMUON_RETURN_IF_ERROR(Publish(target, settings, deadline, report));
   v1::PeerReport mine = ReportOf(target);
@@ -285,6 +300,7 @@ v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
   *report.mutable_verdict() = verdict_;
   if (reached_ == 0) report.set_lost(resume_);
   report.set_recoveries(recoveries_);
+  if (successor_ != nullptr && successor_->ready()) report.set_successor(successor_->plan.generation());
   replicas_.Describe(report);
   if (target == kLoaded) return report;
   for (uint32_t tensor = 0; tensor < workers_->tensors(); ++tensor) {

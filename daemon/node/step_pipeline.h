@@ -15,6 +15,9 @@
 // leave, arrive and are marked as delivered while others are still being orthogonalized. The bits are the
 // same.
 //
+// When all nodes have a successor of their plan they hand their state over to its owners before the next step (step_handover.cc),
+// and another pipeline goes on from there.
+//
 // With replication a step's state travels to another node as well (replicas.h), and a node whose process has lost its
 // state gets it back from there, at the same meeting (recovery.h).
 //
@@ -51,6 +54,7 @@
 #include "daemon/node/saved_job.h"
 #include "daemon/node/slot_threads.h"
 #include "daemon/node/step_report.h"
+#include "daemon/node/successor.h"
 #include "daemon/node/worker_boxes.h"
 #include "dmuon/v1/peer.pb.h"
 #include "kernels/backend.h"
@@ -114,6 +118,21 @@ class StepPipeline {
   // The step that the state is of, between steps.
   [[nodiscard]] uint64_t reached_step() const { return reached_ - kLoaded; }
 
+  // A plan that all nodes go over to when all have it, in Initialize, Run or Help; null: none.
+  void Succeed(std::shared_ptr<const Successor> successor) { successor_ = std::move(successor); }
+  [[nodiscard]] const Successor* successor() const { return successor_.get(); }
+  // What goes on in this one's place, with the memory that it takes; null: nothing. It keeps the successor, which has its
+  // plan. Whatever was called for meanwhile is to be called for again, there.
+  struct Heir {
+    std::unique_ptr<StepPipeline> pipeline;
+    MemoryBudget::Share share;
+  };
+  [[nodiscard]] Heir TakeHeir();
+  // Who asks knows that other nodes have gone over.
+  void ConfirmHandover() { is_over_ = heir_.pipeline != nullptr; }
+  // Why all nodes have stayed with their plan instead; OK: they have not.
+  [[nodiscard]] absl::Status TakeHandoverFailure() { return std::exchange(handover_failure_, absl::OkStatus()); }
+
   // The current parameters to one worker, as of `step`.
   void Deliver(uint64_t step, uint32_t rank);
 
@@ -131,6 +150,8 @@ class StepPipeline {
   [[nodiscard]] const OwnedState& slot_state(size_t slot) const { return *states_[slot]; }
 
  private:
+  using Until = std::function<absl::Time()>;  // the deadline of what comes next
+
   void Connect();  // the units to the messages
   // Without `settings` no step is taken: what has been reached is made sure of.
   absl::Status Reach(uint64_t target, const StepSettings* settings, const std::string& save, absl::Time deadline,
@@ -150,8 +171,22 @@ class StepPipeline {
   absl::Status CheckRestoring() const;
   absl::StatusOr<Reports> MeetToRestore(const v1::PeerReport& mine, absl::Time deadline);
   absl::StatusOr<uint64_t> Fetch(const SavedJob& saved, const std::vector<ArrayTransfer>& transfers,
-                                 const RestoreMeeting::Tell& tell, RestoredUnits& units, absl::Time deadline);
+                                 const RestoreMeeting::Tell& tell, RestoredUnits& units, const Until& until);
   absl::Status PublishAll(absl::Time deadline);
+  RestoreMeeting::Tell TellerOf(v1::PeerReport& mine, Until until);
+  // What `met` has for the units of `states`, which are `plan`'s; on all nodes or on none.
+  struct Gathered {
+    uint64_t fetched_bytes = 0;  // that came from other nodes
+    std::unique_ptr<SavedJob> saved;
+    MemoryBudget::Share share;
+    std::unique_ptr<RestoredUnits> units;
+  };
+  absl::StatusOr<Gathered> Gather(RestoreMeeting::Sources met, const std::string& name, const v1::Plan& plan,
+                                  const RestoredUnits::States& states, MemoryBudget& budget,
+                                  const RestoreMeeting::Tell& tell, const Until& until);
+  absl::Status HandOver(absl::Time deadline);
+  absl::Status MakeHeir(const Until& until);
+  absl::Status Readmit(const Reports& reports, absl::Time deadline);
   absl::Status Settle(absl::Time deadline);
   absl::Status Recover(const Reports& reports, absl::Time deadline);
   absl::Status GoBack(uint64_t step);
@@ -189,6 +224,11 @@ class StepPipeline {
   bool went_back_ = false;
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken
+  std::shared_ptr<const Successor> successor_;
+  std::shared_ptr<const Successor> own_;  // whose plan this is; null: the caller's
+  Heir heir_;                             // complete, beside this one
+  bool is_over_ = false;                  // the nodes have gone over to it
+  absl::Status handover_failure_;
   std::shared_ptr<checkpoint::Image::Memory> copy_memory_;  // of the last copy, for the next one
   bool restoring_ = false;   // this node has been restored, and not all nodes are known to have been
   uint64_t matrix_units_ = 0;

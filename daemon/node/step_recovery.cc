@@ -37,6 +37,21 @@ absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) 
   return absl::OkStatus();
 }
 
+// A node that owns nothing has begun anew: it gets the parameters, and goes on where the others are.
+absl::Status StepPipeline::Readmit(const Reports& reports, absl::Time deadline) {
+  const v1::PeerReport& mine = reports[self_];
+  DMUON_RETURN_IF_ERROR(Settle(deadline));
+  DMUON_RETURN_IF_ERROR(PublishAll(deadline));
+  DMUON_RETURN_IF_ERROR(Tell(mine, deadline).status());
+  const uint64_t step = mine.reached() - kLoaded;
+  if (reached_ == 0) LogInfo("job ", job_->job_id(), ": this node owns nothing and goes on after step ", step);
+  reached_ = mine.reached();
+  verdict_ = mine.verdict();
+  workers_->MarkDelivered(step);
+  reduction_.Open(step + 1);
+  return absl::OkStatus();
+}
+
 absl::Status StepPipeline::GoBack(uint64_t step) {
   if (reached_ == step + kLoaded) return absl::OkStatus();
   if (!replicas_.GoBack(step)) {

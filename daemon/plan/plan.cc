@@ -45,10 +45,13 @@ std::string HashOf(const v1::JobSpec& job, const v1::Plan& canonical) {
   return Sha256Hex(parts);
 }
 
+uint32_t OfferedSlots(const NodeSlots& node) { return node.drained ? 0 : node.slots; }
+
+// That may own units.
 std::vector<v1::Slot> SlotsOf(std::span<const NodeSlots> nodes) {
   std::vector<v1::Slot> slots;
   for (size_t n = 0; n < nodes.size(); ++n) {
-    for (uint32_t s = 0; s < nodes[n].slots; ++s) {
+    for (uint32_t s = 0; s < OfferedSlots(nodes[n]); ++s) {
       v1::Slot& slot = slots.emplace_back();
       slot.set_node(static_cast<uint32_t>(n));
       slot.set_slot(s);
@@ -243,7 +246,8 @@ int64_t SlotBytes(const v1::JobSpec& job, ShardsByRank shards, std::span<const N
   constexpr uint64_t kMostBytes = uint64_t{1} << 62;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const NodeSlots& node : nodes) {
-    if (node.memory_bytes == 0 || node.slots == 0) return 0;
+    if (OfferedSlots(node) == 0) continue;
+    if (node.memory_bytes == 0) return 0;
     auto left = static_cast<int64_t>(std::min(node.memory_bytes, kMostBytes));
     for (const uint32_t rank : node.ranks) {
       if (rank >= shards.size()) continue;  // PlaceRanks says so
@@ -274,6 +278,68 @@ absl::Status CheckSize(const v1::Plan& plan, size_t max_bytes) {
                                   " units and ", bytes, " bytes; at most ", max_bytes));
 }
 
+// All of a plan but who comes before it, and the number and reason of its own.
+absl::StatusOr<v1::Plan> Compose(const v1::JobSpec& job, ShardsByRank shards, std::span<const NodeSlots> nodes,
+                                 std::span<const Unit> units, std::span<const Price> prices,
+                                 std::span<const v1::Slot> slots, std::span<const size_t> previous) {
+  if (slots.empty()) {
+    std::vector<std::string> drained;
+    for (const NodeSlots& node : nodes) drained.push_back(node.node_id);
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                       absl::StrCat("cannot place ", units.size(), " units of job '", job.job_id(), "' on 0 slots; need at least 1",
+                                    nodes.empty() ? "" : "; drained: ", absl::StrJoin(drained, ", ")));
+  }
+  std::vector<double> seconds;
+  for (const Price& price : prices) seconds.push_back(price.seconds);
+  std::vector<int64_t> bytes;
+  for (const Unit& unit : units) bytes.push_back(BytesOf(job, unit));
+  v1::Plan plan;
+  plan.set_job_id(job.job_id());
+  std::vector<uint32_t> offered;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    plan.add_nodes(nodes[n].node_id);
+    plan.add_slots(nodes[n].slots);
+    offered.push_back(OfferedSlots(nodes[n]));
+    if (nodes[n].drained) plan.add_drained(static_cast<uint32_t>(n));
+  }
+  DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
+  DMUON_RETURN_IF_ERROR(ChooseBuddies(job, plan));
+  Problem problem{.costs = seconds,
+                  .slots_per_node = offered,
+                  .bytes = bytes,
+                  .slot_bytes = SlotBytes(job, shards, nodes),
+                  .previous = previous};
+  std::vector<std::vector<int64_t>> wire_bytes;  // by unit and node
+  if (nodes.size() > 1) {
+    const std::span<const uint32_t> rank_nodes(plan.rank_nodes().data(), job.world_size());
+    for (const Unit& unit : units) {
+      wire_bytes.push_back(WireBytes(job, shards, rank_nodes, unit, nodes.size()));
+    }
+    problem.wire_bytes = [&](size_t unit, size_t node) { return wire_bytes[unit][node]; };
+    problem.seconds_per_wire_byte = kSecondsPerWireByte;
+  }
+  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, AssignWithinMemory(problem));
+  AddUnits(units, prices, slots, assignment, plan);
+  AssignBuckets(plan);
+  plan.set_makespan_seconds(assignment.makespan);
+  plan.set_lower_bound_seconds(assignment.lower_bound);
+  // Before the fields that the digest leaves out: a copy of a large plan would be dear.
+  plan.set_digest(HashOf(job, plan));
+  return plan;
+}
+
+// Of each unit, its slot's place among those that may own units now, or kNoSlot.
+std::vector<size_t> PreviousSlots(const v1::Plan& former, std::span<const v1::Slot> slots) {
+  std::map<std::pair<uint32_t, uint32_t>, size_t> place_of;
+  for (size_t i = 0; i < slots.size(); ++i) place_of[{slots[i].node(), slots[i].slot()}] = i;
+  std::vector<size_t> previous;
+  for (const v1::Unit& unit : former.units()) {
+    const auto place = place_of.find({unit.owners(0).node(), unit.owners(0).slot()});
+    previous.push_back(place == place_of.end() ? kNoSlot : place->second);
+  }
+  return previous;
+}
+
 }  // namespace
 
 bool IsReplicated(const v1::JobSpec& job) {
@@ -285,6 +351,7 @@ std::string Digest(const v1::JobSpec& job, const v1::Plan& plan) {
   canonical.clear_generation();
   canonical.clear_digest();
   canonical.clear_reason();
+  canonical.clear_former_generation();
   return HashOf(job, canonical);
 }
 
@@ -293,49 +360,68 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                   absl::string_view reason, const Timings& timings, size_t max_bytes) {
   DMUON_RETURN_IF_ERROR(ProveCoverage(job, shards));
   const std::vector<Unit> units = MakeUnits(job, shards);
-  const std::vector<v1::Slot> slots = SlotsOf(nodes);
-  if (slots.empty()) {
-    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
-                       absl::StrCat("cannot place ", units.size(), " units of job '", job.job_id(),
-                                    "' on 0 slots; need at least 1"));
-  }
   const Prices prices = PricesOf(job, units, timings);
-  std::vector<double> seconds;
-  for (const Price& price : prices.units) seconds.push_back(price.seconds);
-  std::vector<int64_t> bytes;
-  for (const Unit& unit : units) bytes.push_back(BytesOf(job, unit));
-  v1::Plan plan;
-  plan.set_job_id(job.job_id());
-  for (const NodeSlots& node : nodes) {
-    plan.add_nodes(node.node_id);
-    plan.add_slots(node.slots);
-  }
-  DMUON_RETURN_IF_ERROR(PlaceRanks(nodes, job.world_size(), plan));
-  DMUON_RETURN_IF_ERROR(ChooseBuddies(job, plan));
-  Problem problem{.costs = seconds,
-                  .slots_per_node = {plan.slots().data(), nodes.size()},
-                  .bytes = bytes,
-                  .slot_bytes = SlotBytes(job, shards, nodes)};
-  std::vector<std::vector<int64_t>> wire_bytes;  // by unit and node
-  if (nodes.size() > 1) {
-    const std::span<const uint32_t> rank_nodes(plan.rank_nodes().data(), job.world_size());
-    for (const Unit& unit : units) {
-      wire_bytes.push_back(WireBytes(job, shards, rank_nodes, unit, nodes.size()));
-    }
-    problem.wire_bytes = [&](size_t unit, size_t node) { return wire_bytes[unit][node]; };
-    problem.seconds_per_wire_byte = kSecondsPerWireByte;
-  }
-  DMUON_ASSIGN_OR_RETURN(const Assignment assignment, AssignWithinMemory(problem));
-  AddUnits(units, prices.units, slots, assignment, plan);
-  AssignBuckets(plan);
-  plan.set_makespan_seconds(assignment.makespan);
-  plan.set_lower_bound_seconds(assignment.lower_bound);
-  // Before the fields that the digest leaves out: a copy of a large plan would be dear.
-  plan.set_digest(HashOf(job, plan));
+  DMUON_ASSIGN_OR_RETURN(v1::Plan plan, Compose(job, shards, nodes, units, prices.units, SlotsOf(nodes), {}));
   plan.set_generation(generation);
   plan.set_reason(absl::StrCat(reason, prices.measured ? ", prices as measured" : ""));
   DMUON_RETURN_IF_ERROR(CheckSize(plan, max_bytes));
   return plan;
+}
+
+absl::StatusOr<v1::Plan> MakeSuccessor(const v1::JobSpec& job, ShardsByRank shards, const v1::Plan& former,
+                                       std::span<const NodeSlots> nodes, uint64_t generation, absl::string_view reason,
+                                       size_t max_bytes) {
+  std::vector<Unit> units;
+  std::vector<Price> prices;
+  for (const v1::Unit& unit : former.units()) {
+    units.push_back({unit.tensor(), wire::FromProto(unit.box())});
+    Price& price = prices.emplace_back(Price{unit.cost_seconds(), {}});
+    for (const v1::Method& method : unit.methods()) price.methods.push_back(FromProto(method));
+  }
+  const std::vector<v1::Slot> slots = SlotsOf(nodes);
+  DMUON_ASSIGN_OR_RETURN(v1::Plan plan, Compose(job, shards, nodes, units, prices, slots, PreviousSlots(former, slots)));
+  plan.set_generation(generation);
+  plan.set_former_generation(former.generation());
+  plan.set_reason(std::string(reason));
+  DMUON_RETURN_IF_ERROR(CheckSize(plan, max_bytes));
+  return plan;
+}
+
+absl::Status ValidateSuccessor(const v1::Plan& former, const v1::Plan& successor) {
+  const auto same = [](const auto& a, const auto& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); };
+  const auto alike = [](const v1::Unit& a, const v1::Unit& b) {
+    return a.tensor() == b.tensor() && a.bucket() == b.bucket() && wire::FromProto(a.box()) == wire::FromProto(b.box());
+  };
+  const bool good = successor.former_generation() == former.generation() && same(former.nodes(), successor.nodes()) &&
+                    same(former.rank_nodes(), successor.rank_nodes()) &&
+                    std::equal(former.units().begin(), former.units().end(), successor.units().begin(),
+                               successor.units().end(), alike);
+  if (good) return absl::OkStatus();
+  return wire::InvalidField(absl::StrCat("generation ", successor.generation(), " of job '", former.job_id(),
+                                         "' does not succeed generation ", former.generation(),
+                                         ": nodes, workers or units differ"));
+}
+
+uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor) {
+  uint64_t moved = 0;
+  for (int i = 0; i < former.units_size(); ++i) {
+    const v1::Slot& before = former.units(i).owners(0);
+    const v1::Slot& after = successor.units(i).owners(0);
+    if (before.node() != after.node() || before.slot() != after.slot()) ++moved;
+  }
+  return moved;
+}
+
+bool OwnsNothing(const v1::Plan& plan, size_t node) {
+  return plan.units_size() > 0 && std::none_of(plan.units().begin(), plan.units().end(), [&](const v1::Unit& unit) {
+           return unit.owners(0).node() == node;
+         });
+}
+
+std::vector<uint64_t> UnitsByNode(const v1::Plan& plan) {
+  std::vector<uint64_t> units(static_cast<size_t>(plan.nodes_size()), 0);
+  for (const v1::Unit& unit : plan.units()) ++units[unit.owners(0).node()];
+  return units;
 }
 
 absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes) {

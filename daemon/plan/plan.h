@@ -27,10 +27,11 @@ struct NodeSlots {
   uint32_t slots = 0;
   std::vector<uint32_t> ranks = {};  // whose workers are attached to it
   uint64_t memory_bytes = 0;         // for their arenas and its slots' state; 0: not known
+  bool drained = false;              // it is to own nothing
 };
 
 // Proves coverage, then spreads the units over all slots of `nodes`. `shards` has one entry a rank,
-// in rank order; `nodes` are sorted by id. `reason` says in words why the plan is made. Methods and prices are
+// in rank order; `nodes` are sorted by id. Only nodes that are not drained own units. `reason` says in words why the plan is made. Methods and prices are
 // from `timings` when these know all units, and by operation counts otherwise.
 //   INVALID_ARGUMENT/INVALID_FIELD  a rank is attached to no node (with one node, all are attached to it)
 //   INVALID_ARGUMENT/INVALID_FIELD  replication, and one node only
@@ -41,6 +42,21 @@ absl::StatusOr<v1::Plan> MakePlan(const v1::JobSpec& job, ShardsByRank shards,
                                   std::span<const NodeSlots> nodes, uint64_t generation,
                                   absl::string_view reason, const Timings& timings = {},
                                   size_t max_bytes = wire::kMaxMessageBytes);
+
+// The plan that takes the place of `former`: the same units at the same prices by the same methods, for the same workers,
+// on the slots of `nodes`, which are former's nodes in its order. As few units move as ownership.h finds. Errors as of
+// MakePlan.
+absl::StatusOr<v1::Plan> MakeSuccessor(const v1::JobSpec& job, ShardsByRank shards, const v1::Plan& former,
+                                       std::span<const NodeSlots> nodes, uint64_t generation, absl::string_view reason,
+                                       size_t max_bytes = wire::kMaxMessageBytes);
+
+// Units that have another owner in `successor`.
+uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor);
+
+// By node: how many units it owns.
+std::vector<uint64_t> UnitsByNode(const v1::Plan& plan);
+// Whether a node has none of those that there are.
+bool OwnsNothing(const v1::Plan& plan, size_t node);
 
 // Whether owners keep copies of their state on other nodes.
 bool IsReplicated(const v1::JobSpec& job);
@@ -53,7 +69,10 @@ inline constexpr int64_t kCopies = 4;
 // boxes inside what they are a piece of. INVALID_ARGUMENT/INVALID_FIELD names the first that is not.
 absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes);
 
-// SHA-256, in hex, over the job, the plan's nodes, slots, ranks and units; neither generation nor reason.
+// And before it adopts one as the successor of `former`: that only owners differ. INVALID_ARGUMENT/INVALID_FIELD.
+absl::Status ValidateSuccessor(const v1::Plan& former, const v1::Plan& successor);
+
+// SHA-256, in hex, over the job, the plan's nodes, slots, ranks and units; neither generations nor reason.
 // The job's and the plan's deterministic protobuf serialisations, each after its length as eight
 // little-endian bytes.
 std::string Digest(const v1::JobSpec& job, const v1::Plan& plan);

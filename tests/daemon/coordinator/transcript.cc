@@ -46,6 +46,8 @@ std::string PlanText(const v1::Plan& plan) {
 
 std::string EventText(const v1::WatchPlansResponse& event) {
   if (event.has_plan()) return PlanText(event.plan());
+  if (event.has_successor()) return absl::StrCat("successor, ", PlanText(event.successor()));
+  if (event.has_call()) return absl::StrCat("call to attempt ", event.call().attempt(), ", generation ", event.call().generation());
   if (event.has_end()) {
     return absl::StrCat("end of ", event.end().job_id(), ", generation ", event.end().generation());
   }
@@ -122,6 +124,46 @@ std::vector<std::string> Transcript::Report(const std::string& node, const Words
   return lines;
 }
 
+std::vector<std::string> Transcript::Meet(const std::string& node, const Words& words) {
+  v1::Meeting meeting;
+  *meeting.mutable_node() = Identity(node, words);
+  meeting.set_job_id(Get(words, "job", "demo"));
+  meeting.set_generation(GetNumber(words, "generation", 1));
+  meeting.set_attempt(GetNumber(words, "attempt", 0));
+  uint64_t attempt = 0;
+  std::vector<std::string> lines = Describe(core_.NextAttempt(meeting, attempt));
+  if (attempt > 0) lines.push_back(absl::StrCat("attempt ", attempt));
+  return lines;
+}
+
+Outcome Transcript::Release(const std::string& node, const Words& words) {
+  v1::ReleaseJobRequest request;
+  *request.mutable_node() = Identity(node, words);
+  request.set_job_id(Get(words, "job", "demo"));
+  const auto planned = core_.GetPlan(request.job_id());
+  request.set_generation(planned.ok() ? planned->plan().generation() : 0);
+  request.set_in_order(Get(words, "in_order", "no") == "yes");
+  request.set_generation(GetNumber(words, "generation", request.generation()));
+  request.set_handover_failure(Get(words, "failure", ""));
+  return core_.ReleaseJob(now_, request);
+}
+
+std::vector<std::string> Transcript::Drain(const std::string& node, bool undo) {
+  v1::DrainNodeRequest request;
+  request.set_node_id(node);
+  request.set_undo(undo);
+  return WithPlans(Describe(core_.Drain(request)));
+}
+
+// As the host does after what may call for plans.
+std::vector<std::string> Transcript::WithPlans(std::vector<std::string> lines) {
+  while (core_.NeedsReplan()) {
+    const std::vector<std::string> more = Describe(core_.Replan());
+    lines.insert(lines.end(), more.begin() + 1, more.end());
+  }
+  return lines;
+}
+
 std::vector<std::string> Transcript::Describe(const Outcome& outcome) const {
   std::vector<std::string> lines = {StatusText(outcome.status)};
   if (!outcome.reason.empty()) lines.push_back("why: " + outcome.reason);
@@ -137,12 +179,13 @@ std::vector<std::string> Transcript::DescribeStatus() const {
   for (const v1::NodeStatus& node : status.nodes()) {
     lines.push_back(absl::StrCat("node ", node.node().node_id(), "#", node.node().incarnation(),
                                  ": ", node.slots(), " slots, lease ends in ",
-                                 node.lease_remaining_seconds(), " s"));
+                                 node.lease_remaining_seconds(), " s", node.drained() ? ", drained" : ""));
   }
   for (const v1::JobStatus& job : status.jobs()) {
     lines.push_back(absl::StrCat("job ", job.job_id(), ": ", job.state(), ", generation ",
                                  job.generation(), ", ", job.registered_ranks(), " of ",
-                                 job.world_size(), " ranks, ", job.tensors(), " tensors"));
+                                 job.world_size(), " ranks, ", job.tensors(), " tensors",
+                                 job.handover_failure().empty() ? "" : ", no handover: ", job.handover_failure()));
   }
   lines.push_back(absl::StrCat("highest generation ", status.highest_generation()));
   return lines;
@@ -188,15 +231,9 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
     *leave.mutable_node() = beat.node();
     return Describe(verb == "beat" ? core_.Beat(now_, beat) : core_.Leave(now_, leave));
   }
-  if (verb == "release") {
-    v1::ReleaseJobRequest request;
-    *request.mutable_node() = Identity(subject, words);
-    request.set_job_id(Get(words, "job", "demo"));
-    const auto planned = core_.GetPlan(request.job_id());
-    request.set_generation(planned.ok() ? planned->plan().generation() : 0);
-    request.set_in_order(Get(words, "in_order", "no") == "yes");
-    return Describe(core_.ReleaseJob(now_, request));
-  }
+  if (verb == "release") return Describe(Release(subject, words));
+  if (verb == "drain" || verb == "undrain") return Drain(subject, verb == "undrain");
+  if (verb == "meet") return Meet(subject, words);
   if (verb == "watch") {
     std::vector<std::string> lines;
     for (const auto& event : core_.CurrentEvents(subject)) lines.push_back(EventText(event));
@@ -205,7 +242,7 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
   absl::Duration duration;
   if (verb == "wait" && absl::ParseDuration(subject, &duration)) {
     now_ += duration;
-    return Describe(core_.Tick(now_));
+    return WithPlans(Describe(core_.Tick(now_)));
   }
   return {absl::StrCat("unknown command: ", command)};
 }

@@ -7,7 +7,9 @@
 //   join a slots=2 [incarnation=2] [generation=7] [held=JOB@GENERATION:STEP [nodes=a+b]] [protocol=9]
 //   beat a | leave a                       as the node's latest incarnation, or incarnation=1
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
-//   release a [job=demo in_order=no]
+//   release a [job=demo in_order=no]       failure=no_memory: of the successor that could not be taken over
+//   drain a | undrain a                    and all plans that follow
+//   meet a [job=demo generation=1 attempt=0]
 //   report a name=x step=4 [part=2] [failure=disk_full] [generation=1] [job=demo] [file=..] [sha=..] [of=b]
 //                                          part=2 has other bytes than part=1, which is meant without a failure
 //   wait 5s                                moves the clock, then ticks
@@ -47,6 +49,10 @@ class Transcript {
   Outcome Join(const std::string& node, const Words& words);
   Outcome Register(const std::string& node, const Words& words);
   std::vector<std::string> Report(const std::string& node, const Words& words);
+  std::vector<std::string> Meet(const std::string& node, const Words& words);
+  Outcome Release(const std::string& node, const Words& words);
+  std::vector<std::string> Drain(const std::string& node, bool undo);
+  std::vector<std::string> WithPlans(std::vector<std::string> lines);
   std::vector<std::string> Describe(const Outcome& outcome) const;
   std::vector<std::string> DescribeStatus() const;
   std::vector<std::string> DescribePlan(const std::string& job) const;

@@ -319,5 +319,37 @@ TEST(VersionTest, AnAbsentDaemonIsNull) {
   EXPECT_EQ(VersionText("1", "2"), "dmuonctl 1\ndaemon   2\n");
 }
 
+v1::GetClusterStatusResponse Draining(uint64_t successor, uint64_t units) {
+  v1::GetClusterStatusResponse cluster;
+  v1::NodeStatus* const node = cluster.add_nodes();
+  node->mutable_node()->set_node_id("box");
+  node->set_units(units);
+  node->set_drained(true);
+  v1::JobStatus* const job = cluster.add_jobs();
+  job->set_job_id("demo");
+  job->set_generation(1);
+  job->set_successor_generation(successor);
+  job->set_moving_units(successor == 0 ? 0 : 5);
+  return cluster;
+}
+
+TEST(DrainTest, SaysWhatIsAwaitedUntilTheNodeOwnsNothing) {
+  EXPECT_EQ(*AwaitedByDrain(Draining(2, 5), "box", false), "job 'demo' to hand 5 units over, for generation 2");
+  EXPECT_EQ(*AwaitedByDrain(Draining(0, 5), "box", false), "a plan without the 5 units of node 'box'");
+  EXPECT_EQ(*AwaitedByDrain(Draining(0, 0), "box", false), "");
+  EXPECT_EQ(*AwaitedByDrain(Draining(0, 5), "box", true), "");
+  EXPECT_THAT(DrainedText(Draining(0, 0), "box", false), HasSubstr("owns nothing"));
+  EXPECT_THAT(DrainedText(Draining(0, 0), "other", false), HasSubstr("no member now"));
+  EXPECT_THAT(StatusText({}, Draining(0, 0)), HasSubstr("drained"));
+}
+
+TEST(DrainTest, AHandoverThatFailedIsAnErrorThatNamesJobAndReason) {
+  v1::GetClusterStatusResponse cluster = Draining(0, 5);
+  cluster.mutable_jobs(0)->set_handover_failure("no memory");
+  const auto awaited = AwaitedByDrain(cluster, "box", false);
+  EXPECT_EQ(awaited.status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(awaited.status().message(), "job 'demo' keeps generation 1: no memory");
+}
+
 }  // namespace
 }  // namespace dmuon::ctl

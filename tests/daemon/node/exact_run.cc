@@ -66,7 +66,8 @@ absl::Status StepUntilItWorks(TestRun& run, uint64_t step) {
   absl::Status status;
   for (int i = 0; i < 20; ++i) {
     status = StepExactly(run, step);
-    if (wire::ReasonOf(status) != v1::ERROR_REASON_PEER_LOST) return status;
+    const v1::ErrorReason reason = wire::ReasonOf(status);
+    if (reason != v1::ERROR_REASON_PEER_LOST && reason != v1::ERROR_REASON_WORKER_MISSING) return status;
   }
   return status;
 }

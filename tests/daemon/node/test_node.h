@@ -68,6 +68,7 @@ class TestCluster {
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }
+  coordinator::Host& coordinator() { return *host_; }
   // As if the node's process were killed, and started again with nothing.
   void Kill(size_t node);
   void Restart(size_t node);

@@ -202,5 +202,77 @@ TEST(PlanTest, APlanTooLargeForAMessageIsRefusedNamingBothSizes) {
                                                   " bytes; at most ", bytes - 1));
 }
 
+// A job of `layers` matrices and a vector, and its plan on two slots of each of three nodes.
+struct Drained {
+  explicit Drained(int layers, v1::Replication replication = v1::REPLICATION_NONE) {
+    JobBuilder builder(3);
+    for (int i = 0; i < layers; ++i) builder.Matrix(absl::StrCat("w", i), 32 + 8 * (i % 3), 32);
+    job = builder.Elementwise("b", {9}).Build();
+    job.set_replication(replication);
+    plan = PlanOf(job, FullyShard(job), nodes);
+  }
+  v1::Plan After(std::set<size_t> drained, const v1::Plan& former) const {
+    std::vector<NodeSlots> now = nodes;
+    for (const size_t node : drained) now[node].drained = true;
+    auto successor = MakeSuccessor(job, FullyShard(job), former, now, former.generation() + 1, "drained");
+    EXPECT_TRUE(successor.ok()) << successor.status();
+    return successor.ok() ? *std::move(successor) : v1::Plan();
+  }
+
+  const std::vector<NodeSlots> nodes = {{"a", 2, {0}}, {"b", 2, {1}}, {"c", 2, {2}}};
+  v1::JobSpec job;
+  v1::Plan plan;
+};
+
+TEST(SuccessorTest, OnlyOwnersDiffer) {
+  const Drained demo(12, v1::REPLICATION_SYNC);
+  v1::Plan successor = demo.After({1}, demo.plan);
+  EXPECT_TRUE(ValidateSuccessor(demo.plan, successor).ok());
+  EXPECT_TRUE(ValidatePlan(demo.job, successor, {}).ok());
+  EXPECT_EQ(successor.generation(), 2U);
+  EXPECT_EQ(successor.former_generation(), 1U);
+  EXPECT_EQ(successor.drained_size(), 1);
+  EXPECT_EQ(successor.digest(), Digest(demo.job, successor));
+  EXPECT_NE(successor.digest(), demo.plan.digest());
+  EXPECT_GE(successor.makespan_seconds(), demo.plan.makespan_seconds());
+  for (int i = 0; i < successor.units_size(); ++i) {
+    v1::Unit unit = successor.units(i);
+    *unit.mutable_owners() = demo.plan.units(i).owners();
+    EXPECT_EQ(unit.SerializeAsString(), demo.plan.units(i).SerializeAsString());  // methods and prices among it
+  }
+  successor.mutable_units(0)->set_bucket(7);
+  EXPECT_EQ(wire::ReasonOf(ValidateSuccessor(demo.plan, successor)), v1::ERROR_REASON_INVALID_FIELD);
+}
+
+TEST(SuccessorTest, ADrainedNodeOwnsNothingAndOnlyItsUnitsMove) {
+  const Drained demo(24);
+  const std::vector<uint64_t> before = UnitsByNode(demo.plan);
+  const v1::Plan successor = demo.After({1}, demo.plan);
+  const std::vector<uint64_t> after = UnitsByNode(successor);
+  EXPECT_GT(before[1], 0U);
+  EXPECT_EQ(after[1], 0U);
+  EXPECT_EQ(after[0] + after[2], before[0] + before[1] + before[2]);
+  EXPECT_LE(MovedUnits(demo.plan, successor), before[1] + 2);  // and a few that even the load out
+  EXPECT_GE(MovedUnits(demo.plan, successor), before[1]);
+}
+
+TEST(SuccessorTest, ANodeThatIsDrainedNoMoreGetsItsPart) {
+  const Drained demo(24);
+  const v1::Plan drained = demo.After({1}, demo.plan);
+  const v1::Plan back = demo.After({}, drained);
+  EXPECT_EQ(back.drained_size(), 0);
+  EXPECT_GT(UnitsByNode(back)[1], 0U);
+  EXPECT_LE(back.makespan_seconds(), 1.03 * demo.plan.makespan_seconds());
+  EXPECT_LE(MovedUnits(drained, back), UnitsByNode(back)[1] + 6);
+}
+
+TEST(SuccessorTest, WhereAllNodesAreDrainedThereIsNone) {
+  const Drained demo(2);
+  std::vector<NodeSlots> nodes = demo.nodes;
+  for (NodeSlots& node : nodes) node.drained = true;
+  const auto successor = MakeSuccessor(demo.job, FullyShard(demo.job), demo.plan, nodes, 2, "");
+  EXPECT_EQ(wire::ReasonOf(successor.status()), v1::ERROR_REASON_NOT_READY);
+}
+
 }  // namespace
 }  // namespace dmuon::plan

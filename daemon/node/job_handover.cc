@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A job that goes over to other owners while it runs: when this node is ready to, and what follows here.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/log.h"
+#include "daemon/node/job.h"
+#include "daemon/plan/plan.h"
+
+namespace dmuon::node {
+namespace {
+
+// The other nodes hear of a successor within moments. Who does not is met in the next step.
+constexpr absl::Duration kMeetNow = absl::Seconds(10);
+
+}  // namespace
+
+void Job::OnSuccessor(const v1::WatchPlansResponse& event) {
+  const v1::Plan& plan = event.successor();
+  const uint64_t current = plan_->generation();
+  if (ended_ || current == 0 || plan.generation() <= current) return;  // without a plan it comes again, behind that
+  if (next_ != nullptr && next_->plan.generation() == plan.generation()) return;
+  absl::Status status = plan::ValidatePlan(spec_, plan, event.routes());
+  if (status.ok()) status = plan::ValidateSuccessor(*plan_, plan);
+  if (!status.ok()) {
+    LogError("job ", job_id_, ": generation ", plan.generation(), ": ", status.message());
+    return;
+  }
+  Successor next{plan, event.routes(), nullptr, environment_.budget};
+  // What is being saved has the current generation in its name; the other nodes wait for it.
+  next.ready = [this] { return !checkpoints_->busy(); };
+  next_ = std::make_shared<const Successor>(std::move(next));
+  pipeline_->Succeed(next_);
+  LogInfo("job ", job_id_, ": to go over from generation ", current, " to ", plan.generation(), ", ",
+          plan::MovedUnits(*plan_, plan), " of ", plan.units_size(), " units move (", plan.reason(), ")");
+  if (core_.initialized()) HelpOthers(std::min(peer_timeout_, kMeetNow)).IgnoreError();
+}
+
+absl::Status Job::Together(const std::function<absl::Status()>& meeting) {
+  absl::Status status = meeting();
+  while (EndMeeting()) status = meeting();
+  return status;
+}
+
+// All nodes have handed their state over: what comes from now on is the heir's.
+bool Job::GoOver() {
+  StepPipeline::Heir heir = pipeline_->TakeHeir();
+  if (heir.pipeline == nullptr) return false;
+  peers_->GoOver(next_->plan.generation());
+  checkpoints_->GoOver(next_->plan, heir.pipeline.get());
+  pipeline_ = std::move(heir.pipeline);
+  state_share_ = std::move(heir.share);
+  plan_ = std::shared_ptr<const v1::Plan>(next_, &next_->plan);
+  next_ = nullptr;
+  PublishPlan("handover");
+  environment_.link->Rejoin();
+  return true;
+}
+
+bool Job::EndMeeting() {
+  if (GoOver()) return true;
+  const absl::Status why = pipeline_->TakeHandoverFailure();
+  if (why.ok() || next_ == nullptr) return false;
+  const uint64_t generation = next_->plan.generation();
+  next_ = nullptr;
+  LogWarning("job ", job_id_, ": stays with generation ", plan_->generation(), ", cannot go over to ", generation, ": ",
+             why.message());
+  v1::ReleaseJobRequest request;
+  request.set_job_id(job_id_);
+  request.set_generation(generation);
+  request.set_handover_failure(std::string(why.message()));
+  if (absl::Status status = environment_.link->ReleaseJob(std::move(request)); !status.ok()) {
+    LogWarning("job ", job_id_, ": cannot tell the coordinator so: ", status.message());
+  }
+  return false;
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: 2026 The dmuon authors
+// SPDX-License-Identifier: Apache-2.0
+
+// From one plan to its successor, between two steps: a restore from what all nodes have in use into units of other owners,
+// beside the old ones. Nothing changes before all nodes have all of theirs, on buddies as well.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/clock.h"
+#include "daemon/base/log.h"
+#include "daemon/node/restore_meeting.h"
+#include "daemon/node/state_in_use.h"
+#include "daemon/node/step_pipeline.h"
+#include "wire/error.h"
+
+namespace dmuon::node {
+namespace {
+
+// Then this node does not know what the others have done.
+bool IsLost(const absl::Status& status) {
+  const v1::ErrorReason reason = wire::ReasonOf(status);
+  return reason == v1::ERROR_REASON_PEER_LOST || reason == v1::ERROR_REASON_DRAINING;
+}
+
+}  // namespace
+
+StepPipeline::Heir StepPipeline::TakeHeir() {
+  if (!is_over_) return {};
+  is_over_ = false;
+  return std::exchange(heir_, Heir());
+}
+
+absl::Status StepPipeline::HandOver(absl::Time deadline) {
+  // As long for every part of it: there may be far more to move than in a step.
+  const absl::Duration patience = deadline - MonotonicNow();
+  absl::Status status = MakeHeir([patience] { return MonotonicNow() + patience; });
+  if (IsLost(status)) return status;  // to be tried again, or found to have been done
+  is_over_ = status.ok();
+  if (is_over_) {
+    heir_.pipeline->reduction_.Open(reached_ - kLoaded + 1);
+    return absl::OkStatus();
+  }
+  // All nodes have the same error.
+  handover_failure_ = std::move(status);
+  heir_ = Heir();
+  successor_ = nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status StepPipeline::MakeHeir(const Until& until) {
+  const absl::Time begin = MonotonicNow();
+  const Successor& next = *successor_;
+  v1::PeerReport mine;
+  mine.set_target(reached_ + 1);
+  mine.set_reached(reached_);
+  const RestoreMeeting::Tell tell = TellerOf(mine, until);
+  const StateInUse source(*job_, *plan_, self_, reached_ - kLoaded, states_);
+  RestoreMeeting meeting(&source, {plan_->nodes().begin(), plan_->nodes().end()}, self_);
+  DMUON_RETURN_IF_ERROR(meeting.Announce(mine));
+
+  const std::string what = absl::StrCat("the state of job '", job_->job_id(), "' under generation ", next.plan.generation());
+  absl::StatusOr<MemoryBudget::Share> share = next.budget->Take(BytesFor(*job_, next.plan, next.routes, self_), what);
+  DMUON_ASSIGN_OR_RETURN(const Reports reports, tell(share.status(), {}));
+  Heir heir{std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
+            *std::move(share)};
+  heir.pipeline->own_ = successor_;
+  DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(reports, tell));
+  DMUON_ASSIGN_OR_RETURN(const Gathered gathered, Gather(std::move(met), source.name(), next.plan, heir.pipeline->states_,
+                                                         *next.budget, tell, until));
+  gathered.units->Apply();
+  heir.pipeline->reached_ = reached_;
+  heir.pipeline->verdict_ = verdict_;
+  heir.pipeline->recoveries_ = recoveries_;
+  // The workers have these values. They are for the buffers of nodes that will want them for a worker that returns.
+  DMUON_RETURN_IF_ERROR(heir.pipeline->PublishAll(until()));
+  heir_ = std::move(heir);  // whole; if the last reports are lost, another node may have gone over
+  DMUON_RETURN_IF_ERROR(tell(absl::OkStatus(), {}).status());
+  LogInfo("job ", job_->job_id(), ": gone over from generation ", plan_->generation(), " to ", next.plan.generation(),
+          " after step ", reached_ - kLoaded, " in ", absl::ToDoubleSeconds(MonotonicNow() - begin), " s: ", state_bytes_, " -> ",
+          heir_.pipeline->state_bytes_, " bytes of state here, ", gathered.fetched_bytes, " from other nodes (",
+          next.plan.reason(), ")");
+  return absl::OkStatus();
+}
+
+}  // namespace dmuon::node

@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: 2026 The dmuon authors
+# SPDX-License-Identifier: Apache-2.0
+"""dmuonctl drain and undrain while a job trains: no bit changes, and a drained daemon may be started again."""
+
+import json
+import pathlib
+import subprocess
+import threading
+import time
+
+import dmuon_client as dmuon
+import torch
+import trainers
+from dmuon_fixtures import Cluster, program
+from trainers import HYPERS, bits
+
+WORKERS, STEPS = 4, 12
+PATIENCE_SECONDS = 60.0
+
+
+def await_file(path: pathlib.Path) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.01)
+
+
+def train(rank: int, world_size: int, addresses: list[str], job: str, folder: str | None) -> dict[str, object]:
+    """Gradients depend on the step alone. After every third step this side says so, and waits for what is done meanwhile."""
+    model = trainers.make_small(False, torch.float32)
+    with dmuon.Muon(model, job=job, address=addresses[rank], reduced=False, verbose=False, **HYPERS) as opt:
+        while opt.last_step < STEPS:
+            step = opt.last_step
+            torch.manual_seed(1000 * step + rank)
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            opt.step()
+            opt.wait()
+            if folder is not None and opt.last_step % 3 == 0 and opt.last_step < STEPS:
+                pathlib.Path(folder, f"{opt.last_step}.{rank}").touch()
+                await_file(pathlib.Path(folder, f"{opt.last_step}.done"))
+        return {"params": {name: p.detach().clone().numpy() for name, p in model.named_parameters()}}
+
+
+def ctl(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([str(program("dmuonctl")), "--address", cluster.coordinator, *arguments], check=False,
+                          capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+
+
+def node_of(cluster: Cluster, node_id: str) -> dict[str, object]:
+    status = json.loads(ctl(cluster, "--json", "status").stdout)
+    return next(node for node in status["cluster"]["nodes"] if node["node"]["node_id"] == node_id)
+
+
+def test_a_node_is_drained_restarted_and_owns_again_while_a_job_trains(pools, two_nodes, job, tmp_path):
+    pool, addresses = pools(WORKERS), two_nodes.addresses(WORKERS)
+    calm = pool.run(train, addresses, f"{job}.calm", None)
+    said: list[str] = []
+
+    def operate() -> None:
+        def after(step: int, *what) -> None:
+            for rank in range(WORKERS):
+                await_file(tmp_path / f"{step}.{rank}")
+            for call in what:
+                call()
+            (tmp_path / f"{step}.done").touch()
+
+        def drain(verb: str) -> None:
+            answer = ctl(two_nodes, verb, "node-1")
+            said.append(answer.stdout + answer.stderr)
+            assert answer.returncode == 0, answer.stderr
+
+        after(3, lambda: drain("drain"), lambda: said.append(node_of(two_nodes, "node-1")))
+        after(6, two_nodes.nodes[1].kill, two_nodes.nodes[1].start)
+        after(9, lambda: drain("undrain"), lambda: said.append(node_of(two_nodes, "node-1")))
+
+    operator = threading.Thread(target=operate)
+    operator.start()
+    try:
+        runs = pool.run(train, addresses, job, str(tmp_path))
+    finally:
+        operator.join(PATIENCE_SECONDS)
+    assert all(bits(run["params"]) == bits(calm[0]["params"]) for run in runs)
+    assert "node 'node-1' owns nothing" in said[0]
+    assert (said[1]["drained"], int(said[1]["units"])) == (True, 0)
+    assert "may own units again" in said[2]
+    assert (said[3]["drained"], int(said[3]["units"]) > 0) == (False, True)
+
+
+def test_an_unknown_node_is_an_error(two_nodes):
+    answer = ctl(two_nodes, "drain", "nobody")
+    assert answer.returncode == 1
+    assert "no node 'nobody'" in answer.stderr

@@ -105,6 +105,7 @@ Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
                            request.slots(), " slots"),
               outcome);
   }
+  started_ = std::min(started_, now);
   DropLost(request, outcome);
   members_[id] = Member{request.node().incarnation(), request.slots(), request.memory_bytes(), request.backend(),
                         now + options_.lease};
@@ -184,7 +185,7 @@ Outcome Coordinator::RegisterWorker(absl::Time now, const v1::RegisterWorkerRequ
   }
   const auto job = jobs_.find(request.job().job_id());
   if (job != jobs_.end() && job->second.plan.has_value()) {
-    return RegisterPlanned(request, job->second);
+    return RegisterPlanned(now, request, job);
   }
   return RegisterWaiting(request);
 }
@@ -221,22 +222,14 @@ Outcome Coordinator::RegisterWaiting(const v1::RegisterWorkerRequest& request) {
   return outcome;
 }
 
-Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job) {
+Outcome Coordinator::RegisterPlanned(absl::Time now, const v1::RegisterWorkerRequest& request, Jobs::iterator planned) {
+  Job& job = planned->second;
   const std::string& id = request.job().job_id();
   const std::string who = absl::StrCat("rank ", request.rank());
   if (job.spec_bytes != request.job().SerializeAsString()) {
     return Fail(SpecMismatch(
         absl::StrCat("job '", id, "' runs and has another specification: ",
                      SpecDifference(request.job(), who, job.spec, "the running job"))));
-  }
-  const std::string& node_id = request.node().node_id();
-  const auto& nodes = job.plan->nodes();
-  if (std::find(nodes.begin(), nodes.end(), node_id) == nodes.end()) {
-    return Fail(wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
-                            absl::StrCat("job '", id, "': ", who, " is on node '", node_id,
-                                         "', which generation ", job.plan->generation(),
-                                         " was not planned for (it knows ",
-                                         absl::StrJoin(nodes, ", "), ")")));
   }
   std::string shards = SerializeShards(request);
   const auto before = job.ranks.find(request.rank());
@@ -246,6 +239,29 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
     return Fail(SpecMismatch(absl::StrCat("job '", id, "' runs and ", who, " has other shards: ",
                                           ShardDifference(job.spec, request, old))));
   }
+  const std::string& node_id = request.node().node_id();
+  Outcome outcome;
+  if (HasMoved(now, request, job)) {
+    ReplaceNode(request, job, outcome);
+    if (wire::ReasonOf(outcome.status) == v1::ERROR_REASON_STATE_LOST) {
+      // Over for all; the caller is the first of a new job.
+      Refuse(planned, std::exchange(outcome.status, absl::OkStatus()), node_id, outcome);
+      Outcome waiting = RegisterWaiting(request);
+      AddReason(waiting.reason, outcome);
+      waiting.reason = std::move(outcome.reason);
+      waiting.outgoing.insert(waiting.outgoing.begin(), outcome.outgoing.begin(), outcome.outgoing.end());
+      return waiting;
+    }
+    if (!outcome.status.ok()) return outcome;
+  }
+  const auto& nodes = job.plan->nodes();
+  if (std::find(nodes.begin(), nodes.end(), node_id) == nodes.end()) {
+    return Fail(wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                            absl::StrCat("job '", id, "': ", who, " is on node '", node_id,
+                                         "', which generation ", job.plan->generation(),
+                                         " was not planned for (it knows ",
+                                         absl::StrJoin(nodes, ", "), ")")));
+  }
   job.ranks[request.rank()] = {node_id, request.sequence(), std::move(shards), {}};
   CompleteRoutes(job);
   if (!job.has_routes()) {
@@ -253,9 +269,7 @@ Outcome Coordinator::RegisterPlanned(const v1::RegisterWorkerRequest& request, J
                                                     "workers of ", job.ranks.size(), " of ", job.spec.world_size(),
                                                     " ranks; retry")));
   }
-  Outcome outcome;
-  outcome.reason = absl::StrCat("job ", id, ": ", who, " is back, generation ",
-                                job.plan->generation(), " stays");
+  AddReason(absl::StrCat("job ", id, ": ", who, " is back, generation ", job.plan->generation(), " stays"), outcome);
   job.TellPlan(node_id, outcome.outgoing);
   return outcome;
 }

@@ -198,12 +198,18 @@ class Coordinator {
   void ForgetWaiting(const std::string& node_id);
   void ForgetWaiting(const std::string& node_id, Jobs::iterator job);
   Outcome RegisterWaiting(const v1::RegisterWorkerRequest& request);
-  Outcome RegisterPlanned(const v1::RegisterWorkerRequest& request, Job& job);
+  Outcome RegisterPlanned(absl::Time now, const v1::RegisterWorkerRequest& request, Jobs::iterator planned);
   void PlanJob(Jobs::iterator job, Outcome& outcome);
   // Instead of a plan.
   void RefusePlan(Jobs::iterator job, const absl::Status& why, Outcome& outcome);
   // FAILED_PRECONDITION/SPEC_MISMATCH when the nodes would compute other bits than each other.
   absl::Status CheckBackends(const Job& job) const;
+  // Whether the rank's node is out for good, as far as anybody knows, and its worker has come back on one that the job does
+  // not run over.
+  [[nodiscard]] bool HasMoved(absl::Time now, const v1::RegisterWorkerRequest& request, const Job& job) const;
+  // The caller's node takes the place of that one, whose state others have copies of.
+  void ReplaceNode(const v1::RegisterWorkerRequest& request, Job& job, Outcome& outcome);
+  absl::Status CheckReplacement(const Member& member, const std::string& node_id, int place, const Job& job) const;
   [[nodiscard]] bool NeedsReplan(const Job& job) const;
   absl::StatusOr<Successor> MakeSuccessor(const Job& job) const;
   // Who speaks of the successor has gone over to it, and all others have been ready to.
@@ -222,6 +228,7 @@ class Coordinator {
   std::map<std::string, Member> members_;  // by node id
   Jobs jobs_;                              // by job id
   std::set<std::string> drained_;          // node ids, members or not
+  absl::Time started_ = absl::InfiniteFuture();  // when the first node joined
 };
 
 // The request's shards, proved to be shards of the job's tensors.

@@ -80,6 +80,7 @@ bool Coordinator::NeedsReplan() const {
 }
 
 absl::StatusOr<Coordinator::Successor> Coordinator::MakeSuccessor(const Job& job) const {
+  DMUON_RETURN_IF_ERROR(plan::ValidatePlan(job.spec, *job.plan, {}));
   const auto shards = job.Shards();
   if (!shards.has_value()) return absl::InternalError("the workers' shards cannot be read");
   std::vector<plan::NodeSlots> nodes;
@@ -126,6 +127,72 @@ Outcome Coordinator::Replan() {
                                 " units move (", job.successor->plan.reason(), ")");
   for (const std::string& node : job.plan->nodes()) outcome.outgoing.push_back({node, job.SuccessorEvent(node)});
   return outcome;
+}
+
+bool Coordinator::HasMoved(absl::Time now, const v1::RegisterWorkerRequest& request, const Job& job) const {
+  if (job.incarnations.contains(request.node().node_id())) return false;
+  if (!plan::ValidatePlan(job.spec, *job.plan, {}).ok()) return false;  // a node has reported it so
+  const std::string& from = job.plan->nodes(static_cast<int>(job.plan->rank_nodes(static_cast<int>(request.rank()))));
+  // A coordinator that has just started has not seen all nodes yet.
+  return !members_.contains(from) && now >= started_ + options_.lease;
+}
+
+absl::Status Coordinator::CheckReplacement(const Member& member, const std::string& node_id, int place, const Job& job) const {
+  const std::string& from = job.plan->nodes(place);
+  const std::string what = absl::StrCat("node '", node_id, "' cannot take the place of '", from, "' in job '", job.spec.job_id(), "'");
+  if (!job.HasCopiesWithout(from)) {
+    return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                       absl::StrCat("node '", from, "' of job '", job.spec.job_id(), "' is out, its workers have come back on node '",
+                                    node_id, "', and nobody has copies of its state; register again, and load a checkpoint"));
+  }
+  if (member.slots < job.plan->slots(place)) {
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                       absl::StrCat(what, ": it has ", member.slots, " slots, and needs ", job.plan->slots(place)));
+  }
+  for (const std::string& other : job.plan->nodes()) {
+    const auto known = members_.find(other);
+    if (known == members_.end() || known->second.backend == member.backend) continue;
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
+                       absl::StrCat(what, ": it computes with '", member.backend, "', node '", other, "' with '",
+                                    known->second.backend, "', which gives other bits"));
+  }
+  return absl::OkStatus();
+}
+
+void Coordinator::ReplaceNode(const v1::RegisterWorkerRequest& request, Job& job, Outcome& outcome) {
+  const std::string& id = request.node().node_id();
+  const auto place = static_cast<int>(job.plan->rank_nodes(static_cast<int>(request.rank())));
+  const std::string from = job.plan->nodes(place);
+  const Member& member = members_.at(id);
+  outcome.status = CheckReplacement(member, id, place, job);
+  if (!outcome.status.ok()) {
+    outcome.reason = std::string(outcome.status.message());
+    return;
+  }
+  v1::Plan plan = *job.plan;
+  plan.set_nodes(place, id);
+  plan.set_former_generation(plan.generation());
+  plan.set_generation(++highest_generation_);
+  plan.set_reason(absl::StrCat("node ", id, " in the place of ", from));
+  plan.set_digest(plan::Digest(job.spec, plan));
+  job.plan = std::move(plan);
+  job.successor.reset();
+  if (auto routes = job.routes.extract(from); !routes.empty()) job.routes[id] = std::move(routes.mapped());
+  job.incarnations.erase(from);
+  job.incarnations[id] = member.incarnation;
+  job.lost.erase(from);
+  job.lost.insert(id);
+  for (auto& [rank, registration] : job.ranks) {
+    if (registration.node_id != from) continue;
+    registration.node_id = id;
+    registration.sequence = 0;
+  }
+  outcome.planning = Planning::kPlanned;
+  outcome.reason = absl::StrCat("job ", job.spec.job_id(), ": generation ", highest_generation_, ", ", job.plan->reason(),
+                                ", whose state other nodes have copies of");
+  for (const std::string& node : job.plan->nodes()) {
+    if (node != id) outcome.outgoing.push_back({node, job.PlanEvent(node)});
+  }
 }
 
 void Coordinator::GiveUpSuccessor(const v1::ReleaseJobRequest& request, Job& job, Outcome& outcome) {

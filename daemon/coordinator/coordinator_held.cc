@@ -82,6 +82,13 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     if (known != jobs_.end() && known->second.plan.has_value() &&
         known->second.plan->generation() >= held.plan().generation()) {
       if (known->second.plan->generation() == held.plan().generation()) LearnShards(request, held, known->second);
+      if (!known->second.incarnations.contains(request.node().node_id())) {
+        // Another node has taken its place.
+        v1::WatchPlansResponse over;
+        over.mutable_end()->set_job_id(id);
+        over.mutable_end()->set_generation(held.plan().generation());
+        outcome.outgoing.push_back({request.node().node_id(), std::move(over)});
+      }
       AnswerEarly(known->second, outcome);
       continue;
     }

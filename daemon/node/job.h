@@ -144,6 +144,8 @@ class Job {
   // After each meeting. Whether the nodes have gone over to another plan in it.
   bool EndMeeting();
   bool GoOver();
+  // Whether the event is a plan in which only other nodes than this one have changed.
+  bool TakeNodes(const v1::WatchPlansResponse& event);
   void OnEventAfterTheEnd(const v1::WatchPlansResponse& event);
   absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;

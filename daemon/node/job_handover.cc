@@ -60,6 +60,24 @@ bool Job::GoOver() {
   return true;
 }
 
+// A node that was lost has been replaced by one of another name. What is here stays as it is.
+bool Job::TakeNodes(const v1::WatchPlansResponse& event) {
+  if (!event.has_plan() || peers_ == nullptr || event.plan().generation() <= plan_->generation() ||
+      !plan::OnlyNodesDiffer(*plan_, event.plan()) || RanksHere(*plan_) != RanksHere(event.plan())) {
+    return false;
+  }
+  LogWarning("job ", job_id_, ": generation ", event.plan().generation(), " after ", plan_->generation(), ": ", event.plan().reason());
+  auto plan = std::make_shared<const v1::Plan>(event.plan());
+  peers_->TakeNodes(*plan);
+  pipeline_->TakeNodes(*plan);
+  checkpoints_->GoOver(*plan, pipeline_.get());
+  plan_ = std::move(plan);
+  next_ = nullptr;
+  PublishPlan("replacement");
+  environment_.link->Rejoin();
+  return true;
+}
+
 bool Job::EndMeeting() {
   if (GoOver()) return true;
   const absl::Status why = pipeline_->TakeHandoverFailure();

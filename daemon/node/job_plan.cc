@@ -95,7 +95,7 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
       pipeline_->ConfirmHandover();
       GoOver();
     } else if (core_.generation() != 0) {
-      OnLossElsewhere(event);  // another plan is for a former job of this id
+      if (!TakeNodes(event)) OnLossElsewhere(event);  // another plan is for a former job of this id
     } else if (!event.has_end()) {
       OnPlan(event);
     }

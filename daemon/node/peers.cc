@@ -132,6 +132,12 @@ absl::Status Peers::Connect(absl::Time deadline) {
   return absl::OkStatus();
 }
 
+void Peers::TakeNodes(const v1::Plan& plan) {
+  Drop();
+  generation_ = plan.generation();
+  mesh_.nodes.assign(plan.nodes().begin(), plan.nodes().end());
+}
+
 bool Peers::Leave(uint64_t attempt) {
   if (attempt <= attempt_) return false;
   Drop();

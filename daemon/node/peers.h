@@ -62,6 +62,9 @@ class Peers {
   // What is connected stays; all nodes at once. New connections are of the successor of the plan, over the same nodes.
   void GoOver(uint64_t generation) { generation_ = generation; }
 
+  // Closes the connections; new ones are of this plan, in which other nodes have taken some places.
+  void TakeNodes(const v1::Plan& plan);
+
   // Any thread: ends the call in progress, and all later ones, with UNAVAILABLE/DRAINING.
   void Cancel();
 

@@ -130,6 +130,12 @@ class StepPipeline {
   [[nodiscard]] Heir TakeHeir();
   // Who asks knows that other nodes have gone over.
   void ConfirmHandover() { is_over_ = heir_.pipeline != nullptr; }
+  // The plan has other nodes in some places, and is the same otherwise. It outlives the pipeline.
+  void TakeNodes(const v1::Plan& plan) {
+    plan_ = &plan;
+    successor_ = nullptr;
+    heir_ = Heir();
+  }
   // Why all nodes have stayed with their plan instead; OK: they have not.
   [[nodiscard]] absl::Status TakeHandoverFailure() { return std::exchange(handover_failure_, absl::OkStatus()); }
 
@@ -204,7 +210,7 @@ class StepPipeline {
   void DeliverArrival(const Piece& piece, const Message& message, int64_t only_rank) const;
 
   const v1::JobSpec* const job_;
-  const v1::Plan* const plan_;
+  const v1::Plan* plan_;
   const uint32_t self_;
   const WorkerBoxes* const workers_;
   kernels::Backend* const backend_;

@@ -402,6 +402,17 @@ absl::Status ValidateSuccessor(const v1::Plan& former, const v1::Plan& successor
                                          ": nodes, workers or units differ"));
 }
 
+bool OnlyNodesDiffer(const v1::Plan& former, const v1::Plan& plan) {
+  if (former.nodes_size() != plan.nodes_size()) return false;
+  v1::Plan renamed = plan;
+  *renamed.mutable_nodes() = former.nodes();
+  renamed.set_generation(former.generation());
+  renamed.set_former_generation(former.former_generation());
+  renamed.set_digest(former.digest());
+  renamed.set_reason(former.reason());
+  return Serialize(renamed) == Serialize(former);
+}
+
 uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor) {
   uint64_t moved = 0;
   for (int i = 0; i < former.units_size(); ++i) {
@@ -414,13 +425,16 @@ uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor) {
 
 bool OwnsNothing(const v1::Plan& plan, size_t node) {
   return plan.units_size() > 0 && std::none_of(plan.units().begin(), plan.units().end(), [&](const v1::Unit& unit) {
-           return unit.owners(0).node() == node;
+           return unit.owners_size() > 0 && unit.owners(0).node() == node;
          });
 }
 
 std::vector<uint64_t> UnitsByNode(const v1::Plan& plan) {
   std::vector<uint64_t> units(static_cast<size_t>(plan.nodes_size()), 0);
-  for (const v1::Unit& unit : plan.units()) ++units[unit.owners(0).node()];
+  for (const v1::Unit& unit : plan.units()) {
+    const bool known = unit.owners_size() > 0 && unit.owners(0).node() < units.size();  // else the plan is not valid
+    if (known) ++units[unit.owners(0).node()];
+  }
   return units;
 }
 

@@ -50,6 +50,9 @@ absl::StatusOr<v1::Plan> MakeSuccessor(const v1::JobSpec& job, ShardsByRank shar
                                        std::span<const NodeSlots> nodes, uint64_t generation, absl::string_view reason,
                                        size_t max_bytes = wire::kMaxMessageBytes);
 
+// Whether `plan` is `former` with other nodes in some places, so that whoever kept its own has all that it needs.
+bool OnlyNodesDiffer(const v1::Plan& former, const v1::Plan& plan);
+
 // Units that have another owner in `successor`.
 uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor);
 

@@ -18,6 +18,7 @@ v1::JobSpec ModelOf(const std::string& job_id, const std::string& model, uint32_
                         .Build();
   job.set_job_id(job_id);
   if (model == "clipped") job.set_max_grad_norm(1.0);
+  if (model == "copied") job.set_replication(v1::REPLICATION_SYNC);
   return job;
 }
 

@@ -22,7 +22,7 @@
 //   -> parts: a#1 b#1 | waits for: b | failure: ...    where a checkpoint stands
 //
 // Models (all matrices with Muon, vectors with AdamW): `mlp` = w1 8x4, b1 8, w2 4x8; `wide` differs
-// from it in w2 4x9; `clipped` in max_grad_norm. Splits: `rows` as FSDP2, `copies` as DDP. Faults:
+// from it in w2 4x9; `clipped` in max_grad_norm, `copied` in replication. Splits: `rows` as FSDP2, `copies` as DDP. Faults:
 // the rank's w1 lacks its last row, takes one row too many, or says reduced=false.
 #pragma once
 

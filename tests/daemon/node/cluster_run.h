@@ -36,11 +36,11 @@ inline TestJob ReplicatedModel(v1::Replication replication) {
   return job;
 }
 
-// Two workers a node, FSDP over all of them.
+// Two workers a node, FSDP over all of them. One more node has none.
 class ClusterRun : public ::testing::Test {
  protected:
   explicit ClusterRun(v1::Replication replication, absl::Duration step_timeout = absl::Seconds(2))
-      : job_(ReplicatedModel(replication)), cluster_(kNodes, Impatient(step_timeout)) {
+      : job_(ReplicatedModel(replication)), cluster_(kNodes + 1, Impatient(step_timeout)) {
     std::vector<Engine*> engines;
     for (uint32_t rank = 0; rank < kRanks; ++rank) engines.push_back(&cluster_.engine(rank / 2));
     run_ = std::make_unique<TestRun>(engines, job_);
@@ -54,9 +54,14 @@ class ClusterRun : public ::testing::Test {
   // Its workers have stayed, and find it started again.
   absl::StatusOr<uint64_t> ComeBack(size_t node, bool must_resume = true) {
     cluster_.Restart(node);
+    return ComeBackOn(node, node, must_resume);
+  }
+
+  // Those of `node` are on another one from now on.
+  absl::StatusOr<uint64_t> ComeBackOn(size_t another, size_t node, bool must_resume = true) {
     ++lives_;
     for (const uint32_t rank : RanksOf(node)) {
-      (*run_)[rank].MoveTo(&cluster_.engine(node));
+      (*run_)[rank].MoveTo(&cluster_.engine(another));
       DMUON_RETURN_IF_ERROR((*run_)[rank].Open(absl::StrCat("life-", lives_)));
       (*run_)[rank].StartRegister((*run_)[rank].shards());
     }

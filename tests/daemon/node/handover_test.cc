@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -34,6 +35,18 @@ class Handover : public ClusterRun {
   v1::JobStatus Job() { return cluster_.coordinator().GetClusterStatus().jobs(0); }
   // Units of each node under the current plan.
   uint64_t UnitsOf(size_t node) { return cluster_.coordinator().GetClusterStatus().nodes(static_cast<int>(node)).units(); }
+  // Whether the node is out, and all others are there.
+  bool IsOutSoon(const std::string& node_id) {
+    cluster_.LetLeasesEnd();
+    for (int i = 0; i < 3000; ++i) {
+      const v1::GetClusterStatusResponse status = cluster_.coordinator().GetClusterStatus();
+      const bool there = std::any_of(status.nodes().begin(), status.nodes().end(),
+                                     [&](const v1::NodeStatus& node) { return node.node().node_id() == node_id; });
+      if (!there && status.nodes_size() == kNodes) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
   // Whether no other plan is on its way any more, within half a minute.
   bool HasSettled() {
     for (int i = 0; i < 3000; ++i) {
@@ -156,17 +169,67 @@ TEST_F(ReplicatedHandoverTest, ANodeLostWhileStateIsHandedOverCostsNoBit) {
   EXPECT_EQ(Parameters(), Undisturbed(done + 1));
 }
 
+TEST_F(ReplicatedHandoverTest, WorkersOfALostNodeComeBackOnAnotherOneAndNoBitChanges) {
+  ASSERT_TRUE(GoOn(0, 3).ok());
+  cluster_.Kill(1);
+  ASSERT_TRUE(IsOutSoon("node-1"));
+  const absl::StatusOr<uint64_t> last_step = ComeBackOn(kNodes, 1);
+  ASSERT_TRUE(last_step.ok()) << last_step.status();
+  EXPECT_EQ(*last_step, 3U);
+  EXPECT_EQ(Parameters(), Undisturbed(3));
+  ASSERT_TRUE(GoOn(3, 5).ok());
+  // The new one can be lost as well, and be drained.
+  cluster_.Kill(kNodes);
+  cluster_.Restart(kNodes);
+  ASSERT_TRUE(ComeBackOn(kNodes, 1).ok());
+  ASSERT_TRUE(Drain(kNodes).ok());
+  ASSERT_TRUE(HasSettled());
+  ASSERT_TRUE(GoOn(5, 6).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(6));
+}
+
+TEST_F(ReplicatedHandoverTest, ANodeLostInTheMidstOfAStepIsReplacedToo) {
+  ASSERT_TRUE(GoOn(0, 2).ok());
+  for (uint32_t rank = 0; rank < kRanks; ++rank) (*run_)[rank].FillAndSubmit(3, Exact);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) (*run_)[rank].StartStep(3);
+  cluster_.Kill(2);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) Finish(rank, 3);
+  ASSERT_TRUE(IsOutSoon("node-2"));
+  const absl::StatusOr<uint64_t> last_step = ComeBackOn(kNodes, 2);
+  ASSERT_TRUE(last_step.ok()) << last_step.status();
+  EXPECT_GE(*last_step, acknowledged_);
+  ASSERT_TRUE(GoOn(*last_step, 4).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(4));
+}
+
+class LonelyStateTest : public Handover {
+ protected:
+  LonelyStateTest() : Handover(v1::REPLICATION_NONE) {}
+};
+
+TEST_F(LonelyStateTest, WithoutCopiesAllAreToldAndMayBeginAnew) {
+  ASSERT_TRUE(GoOn(0, 2).ok());
+  cluster_.Kill(1);
+  ASSERT_TRUE(IsOutSoon("node-1"));
+  (*run_)[2].MoveTo(&cluster_.engine(kNodes));
+  ASSERT_TRUE((*run_)[2].Open("moved").ok());
+  (*run_)[2].StartRegister((*run_)[2].shards());
+  EXPECT_TRUE(HasNoJobSoon(cluster_.engine(0)));
+  EXPECT_TRUE(HasNoJobSoon(cluster_.engine(2)));
+  EXPECT_THAT(Job().state(), HasSubstr("waits for 5 of 6 ranks"));
+}
+
 class CutHandoverTest : public Handover {
  protected:
   CutHandoverTest() : Handover(v1::REPLICATION_SYNC, absl::Milliseconds(300)) {}
 };
 
 TEST_F(CutHandoverTest, ConnectionsThatBreakMeanwhileCostNoBit) {
-  constexpr uint64_t kRounds = 24;
+  constexpr uint64_t kRounds = 12;
   uint64_t done = 0;
   for (uint64_t round = 1; round <= kRounds; ++round) {
     // The messages of a hand-over are lost from one on, another one each time; the last reports among them.
-    cluster_.switchboard().Cut("node-1", "node-2", round);
+    cluster_.switchboard().Cut("node-1", "node-2", 2 * round);
     ASSERT_TRUE(Drain(0, /*undo=*/round % 2 == 0).ok());
     // In the next step, at the latest the one after: some nodes may have begun that one before they heard of it.
     for (const uint64_t last = done + 3; done < last && Job().generation() == round;) {

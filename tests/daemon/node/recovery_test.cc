@@ -96,6 +96,36 @@ TEST(CommonStepTest, WhatNobodyHasACopyOfIsLostByName) {
   EXPECT_THAT(std::string(apart.message()), HasSubstr("node b has copies of steps: 4, 3"));
 }
 
+// The last of three nodes owns nothing.
+v1::Plan WithoutTheLast() {
+  v1::Plan plan = Ring(3);
+  for (uint32_t node = 0; node < 2; ++node) plan.add_units()->add_owners()->set_node(node);
+  return plan;
+}
+
+TEST(CommonStepTest, WhoOwnsNothingCanHaveAnyStep) {
+  const Reports reports = {At(7, {{6, 6}}, {{4, 4}}), At(7, {{6, 6}}, {}), Nothing(true)};
+  EXPECT_EQ(*CommonStep(WithoutTheLast(), reports, LostNodes(reports)), 7U);
+}
+
+TEST(PassOverTest, WhoOwnsNothingIsWhereTheOthersAre) {
+  Reports reports = {At(7, {}, {}), At(7, {}, {}), Nothing(true)};
+  reports[0].mutable_verdict()->set_skip(true);
+  ASSERT_TRUE(PassOver(WithoutTheLast(), reports));
+  EXPECT_EQ(reports[2].reached(), 7 + kLoaded);
+  EXPECT_TRUE(reports[2].verdict().skip());
+  EXPECT_FALSE(PassOver(WithoutTheLast(), reports));  // nobody begins anew
+}
+
+TEST(PassOverTest, WhoOwnsSomethingIsNotPassedOver) {
+  Reports owner = {Nothing(true), At(7, {}, {}), At(7, {}, {})};
+  EXPECT_FALSE(PassOver(WithoutTheLast(), owner));
+  Reports apart = {At(7, {}, {}), At(8, {}, {}), Nothing(true)};
+  EXPECT_FALSE(PassOver(WithoutTheLast(), apart));
+  Reports fresh = {Nothing(false), Nothing(false), Nothing(false)};
+  EXPECT_FALSE(PassOver(WithoutTheLast(), fresh));
+}
+
 TEST(CommonStepTest, AStateThatIsBeingRestoredIsNoBasis) {
   Reports reports = {Nothing(true), At(7, {{7, 7}}, {{7, 7}}), At(7, {{7, 7}}, {{7, 7}})};
   reports[1].set_restore("'x' of step 3");

@@ -110,5 +110,28 @@ TEST_F(RoundTest, TheFirstNodesCheckpointCounts) {
   EXPECT_EQ(NameToSave(reports, 6), "");
 }
 
+TEST(AgreedSuccessorTest, AllMustBeReadyForTheSameFromTheSameState) {
+  Reports reports(3);
+  for (v1::PeerReport& report : reports) {
+    report.set_reached(5 + kLoaded);
+    report.set_successor(4);
+  }
+  EXPECT_EQ(AgreedSuccessor(reports), 4U);
+  Reports other = reports;
+  other[1].set_successor(0);
+  EXPECT_EQ(AgreedSuccessor(other), 0U);
+  other = reports;
+  other[2].set_successor(5);
+  EXPECT_EQ(AgreedSuccessor(other), 0U);
+  other = reports;
+  other[0].set_reached(6 + kLoaded);
+  EXPECT_EQ(AgreedSuccessor(other), 0U);
+  other = reports;
+  other[1].set_restore("checkpoint 'x' of step 3");
+  EXPECT_EQ(AgreedSuccessor(other), 0U);
+  for (v1::PeerReport& report : reports) report.set_reached(0);
+  EXPECT_EQ(AgreedSuccessor(reports), 0U);  // there is nothing to hand over yet
+}
+
 }  // namespace
 }  // namespace dmuon::node

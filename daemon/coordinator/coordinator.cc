@@ -243,15 +243,7 @@ Outcome Coordinator::RegisterPlanned(absl::Time now, const v1::RegisterWorkerReq
   Outcome outcome;
   if (HasMoved(now, request, job)) {
     ReplaceNode(request, job, outcome);
-    if (wire::ReasonOf(outcome.status) == v1::ERROR_REASON_STATE_LOST) {
-      // Over for all; the caller is the first of a new job.
-      Refuse(planned, std::exchange(outcome.status, absl::OkStatus()), node_id, outcome);
-      Outcome waiting = RegisterWaiting(request);
-      AddReason(waiting.reason, outcome);
-      waiting.reason = std::move(outcome.reason);
-      waiting.outgoing.insert(waiting.outgoing.begin(), outcome.outgoing.begin(), outcome.outgoing.end());
-      return waiting;
-    }
+    if (wire::ReasonOf(outcome.status) == v1::ERROR_REASON_STATE_LOST) return BeginAnew(request, planned, std::move(outcome));
     if (!outcome.status.ok()) return outcome;
   }
   const auto& nodes = job.plan->nodes();
@@ -272,6 +264,15 @@ Outcome Coordinator::RegisterPlanned(absl::Time now, const v1::RegisterWorkerReq
   AddReason(absl::StrCat("job ", id, ": ", who, " is back, generation ", job.plan->generation(), " stays"), outcome);
   job.TellPlan(node_id, outcome.outgoing);
   return outcome;
+}
+
+Outcome Coordinator::BeginAnew(const v1::RegisterWorkerRequest& request, Jobs::iterator lost, Outcome outcome) {
+  Refuse(lost, std::exchange(outcome.status, absl::OkStatus()), request.node().node_id(), outcome);
+  Outcome waiting = RegisterWaiting(request);
+  AddReason(waiting.reason, outcome);
+  waiting.reason = std::move(outcome.reason);
+  waiting.outgoing.insert(waiting.outgoing.begin(), outcome.outgoing.begin(), outcome.outgoing.end());
+  return waiting;
 }
 
 absl::Status Coordinator::CheckBackends(const Job& job) const {
@@ -372,11 +373,8 @@ Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest&
 }
 
 void Coordinator::EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome) {
-  v1::WatchPlansResponse event;
-  event.mutable_end()->set_job_id(job->first);
-  event.mutable_end()->set_generation(job->second.plan->generation());
   for (const std::string& node : job->second.plan->nodes()) {
-    if (node != except) outcome.outgoing.push_back({node, event});
+    if (node != except) TellEnd(node, *job->second.plan, outcome);
   }
   jobs_.erase(job);
 }

@@ -199,6 +199,8 @@ class Coordinator {
   void ForgetWaiting(const std::string& node_id, Jobs::iterator job);
   Outcome RegisterWaiting(const v1::RegisterWorkerRequest& request);
   Outcome RegisterPlanned(absl::Time now, const v1::RegisterWorkerRequest& request, Jobs::iterator planned);
+  // `outcome` says why the job is over for all; the caller is the first of a new one.
+  Outcome BeginAnew(const v1::RegisterWorkerRequest& request, Jobs::iterator lost, Outcome outcome);
   void PlanJob(Jobs::iterator job, Outcome& outcome);
   // Instead of a plan.
   void RefusePlan(Jobs::iterator job, const absl::Status& why, Outcome& outcome);
@@ -215,6 +217,7 @@ class Coordinator {
   // Who speaks of the successor has gone over to it, and all others have been ready to.
   void Promote(const std::string& job_id, uint64_t generation, Outcome& outcome);
   static void GiveUpSuccessor(const v1::ReleaseJobRequest& request, Job& job, Outcome& outcome);
+  static void TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome);
   // Tells every node of a planned job, but for `except`, that it is over, and forgets it.
   void EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome);
   // Ends the jobs that were released and that no member needs any more.

@@ -70,6 +70,13 @@ bool Coordinator::Job::HasCopiesWithout(const std::string& another) const {
   return true;
 }
 
+void Coordinator::TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+  v1::WatchPlansResponse event;
+  event.mutable_end()->set_job_id(plan.job_id());
+  event.mutable_end()->set_generation(plan.generation());
+  outcome.outgoing.push_back({node_id, std::move(event)});
+}
+
 void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
   for (const v1::HeldJob& held : request.held()) {
     highest_generation_ = std::max(highest_generation_, held.plan().generation());
@@ -82,13 +89,8 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     if (known != jobs_.end() && known->second.plan.has_value() &&
         known->second.plan->generation() >= held.plan().generation()) {
       if (known->second.plan->generation() == held.plan().generation()) LearnShards(request, held, known->second);
-      if (!known->second.incarnations.contains(request.node().node_id())) {
-        // Another node has taken its place.
-        v1::WatchPlansResponse over;
-        over.mutable_end()->set_job_id(id);
-        over.mutable_end()->set_generation(held.plan().generation());
-        outcome.outgoing.push_back({request.node().node_id(), std::move(over)});
-      }
+      // Another node has taken its place.
+      if (!known->second.incarnations.contains(request.node().node_id())) TellEnd(request.node().node_id(), held.plan(), outcome);
       AnswerEarly(known->second, outcome);
       continue;
     }

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/rpc_server.h"
 #include "wire/error.h"
@@ -53,6 +54,9 @@ class CallObserver final : public grpc::experimental::Interceptor {
       if (NeedsDeadline() && !HasDeadline(*context_)) {
         methods->ModifySendStatus(wire::ToGrpc(wire::InvalidField(
             method_ + " was called without a deadline; every call needs one")));
+      }
+      if (methods->GetSendStatus().ok() && LosesAnswer(method_)) {
+        methods->ModifySendStatus({grpc::StatusCode::UNAVAILABLE, "a failpoint has lost the answer"});
       }
       End(methods->GetSendStatus().error_code());
     }

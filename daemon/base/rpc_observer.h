@@ -17,7 +17,8 @@ class Metrics;
 //
 // The `method` label is "dmuon.v1.NodeService/Step", or "unknown" for a method that no service has;
 // `code` is the canonical name, such as "OK" or "NOT_FOUND"; a call that ends without an answer
-// counts as "CANCELLED". gRPC's own services (health, reflection) need no deadline.
+// counts as "CANCELLED". gRPC's own services (health, reflection) need no deadline. An answer OK that a failpoint loses
+// becomes UNAVAILABLE here (failpoint.h).
 void AddObserver(grpc::ServerBuilder& builder, Metrics* metrics);
 
 }  // namespace dmuon

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/sha256.h"
 #include "daemon/checkpoint/json.h"
 #include "wire/error.h"
@@ -126,6 +127,7 @@ absl::StatusOr<Part> WritePartFile(Head head, const Image& image, const Progress
       const std::span<const std::byte> chunk = values.first(std::min(kChunk, values.size()));
       hash.Update(chunk);
       DMUON_RETURN_IF_ERROR(draft.Write(chunk, at));
+      AtFailpoint(Failpoint::kSaveWriting);
       at += chunk.size();
       values = values.subspan(chunk.size());
     }

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -70,7 +71,8 @@ class Coordinator {
   explicit Coordinator(Options options);
 
   // INVALID_ARGUMENT for a malformed request, FAILED_PRECONDITION/PROTOCOL_VERSION for another
-  // version. Joining again as the same incarnation only renews.
+  // version, FAILED_PRECONDITION/UNKNOWN_NODE for a process that another one of its node id has followed, such as one
+  // that was frozen meanwhile. Joining again as the same incarnation only renews.
   Outcome Join(absl::Time now, const v1::JoinRequest& request);
   // NOT_FOUND/UNKNOWN_NODE unless the node is a member in this incarnation; so do all below.
   Outcome Beat(absl::Time now, const v1::BeatRequest& request);
@@ -183,6 +185,7 @@ class Coordinator {
   using Jobs = std::map<std::string, Job>;
 
   absl::Status CheckMember(const v1::NodeIdentity& node) const;
+  absl::Status CheckNotReplaced(const v1::NodeIdentity& node);
   absl::Status CheckPlanned(const v1::NodeIdentity& node, const std::string& job_id, uint64_t generation) const;
   absl::Status CheckMeeting(const v1::Meeting& meeting) const;
   // Forgets what the process before this one took with it and no other node has.
@@ -229,6 +232,7 @@ class Coordinator {
   Options options_;
   uint64_t highest_generation_;
   std::map<std::string, Member> members_;  // by node id
+  std::deque<v1::NodeIdentity> joined_;    // each once, in order, the last kMaxJoined
   Jobs jobs_;                              // by job id
   std::set<std::string> drained_;          // node ids, members or not
   absl::Time started_ = absl::InfiniteFuture();  // when the first node joined

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/log.h"
 #include "wire/error.h"
 
@@ -115,9 +116,11 @@ absl::Status Host::RunPlanning(const std::function<Outcome(Coordinator&, absl::T
       LogError("coordinator: ", absl::string_view(stored.message()));
       return stored;
     }
+    AtFailpoint(Failpoint::kGenerationStored);
     const absl::Time start = options_.now();
     Outcome outcome = input(core_, start);
     if (outcome.planning != Planning::kNone) {
+      AtFailpoint(Failpoint::kPlanMade);
       metrics_->Observe(MetricId::kPlanCompute, {},
                         absl::ToDoubleSeconds(options_.now() - start));
     }

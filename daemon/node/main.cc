@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/log.h"
 #include "daemon/base/metrics.h"
 #include "daemon/base/rpc_server.h"
@@ -169,7 +170,8 @@ void Describe(CLI::App& app, Flags& flags) {
       "  dmuond --standalone\n"
       "  dmuonctl status\n"
       "SIGTERM ends the running steps, answers what waits, and exits 0; a second one exits at once.\n"
-      "Optimizer state ends with the process; what is to outlive it is saved (--checkpoint-dir).");
+      "Optimizer state ends with the process; what is to outlive it is saved (--checkpoint-dir).\n"
+      "For tests: DMUON_FAILPOINTS=NAME=exit[@NTH],... ends it at a named place; a wrong name lists them.");
 }
 
 std::string HostName() {
@@ -298,12 +300,19 @@ std::unique_ptr<dmuon::node::CheckpointService> MakeCheckpointService(dmuon::che
       metrics);
 }
 
+absl::Status Arm() {
+  return dmuon::ArmFailpoints(std::getenv(dmuon::kFailpointsVariable),
+                              std::array{dmuon::node::kServiceName, dmuon::node::kCheckpointServiceName,
+                                         dmuon::coordinator::kServiceName});
+}
+
 absl::Status Serve(Flags flags) {
   DMUON_ASSIGN_OR_RETURN(EngineOptions engine_options, ToOptions(flags));
   DMUON_ASSIGN_OR_RETURN(const dmuon::LogLevel level, dmuon::ParseLogLevel(flags.log_level));
   dmuon::SetLogLevel(level);
   dmuon::Metrics metrics;
   dmuon::CountLogLines(&metrics);
+  DMUON_RETURN_IF_ERROR(Arm());
   DMUON_ASSIGN_OR_RETURN(const std::unique_ptr<dmuon::kernels::Backend> backend,
                          dmuon::kernels::MakeBackend(flags.backend));
   metrics.Set(dmuon::MetricId::kBuildInfo, {dmuon::Version(), dmuon::Commit(), backend->name()}, 1);

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "daemon/base/failpoint.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/plan.h"
 #include "daemon/plan/units.h"
@@ -159,6 +160,7 @@ void Replicas::Pack(size_t slot, size_t i, bool send) {
     for (const std::vector<float>& values : matrix.state) Put(values, to);
   }
   Put(std::span(&unit.updates, 1), to);
+  AtFailpoint(Failpoint::kCopyUnit);
   if (unpacked_.Done(message.bucket) && send) peers_->copies()->Send(message.bucket);
 }
 
@@ -177,6 +179,7 @@ absl::Status Replicas::End(absl::Time deadline) {
   absl::Status status = absl::AbortedError("the nodes are not connected");
   if (underway()) {
     peers_->copies()->Expect(deadline);
+    AtFailpoint(Failpoint::kCopySent);
     status = peers_->CloseCopies();
   }
   if (status.ok()) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/node/checkpoint_calls.h"
 #include "wire/error.h"
 
@@ -85,6 +86,7 @@ void Saver::SetProgress(std::string text) {
 }
 
 absl::StatusOr<uint64_t> Saver::Run(Save& save) {
+  AtFailpoint(Failpoint::kSaveCopied);
   checkpoint::Manifest& manifest = save.manifest;
   const auto progress = [&](uint64_t bytes, uint64_t total) {
     const double share = total == 0 ? 1.0 : static_cast<double>(bytes) / static_cast<double>(total);
@@ -96,6 +98,7 @@ absl::StatusOr<uint64_t> Saver::Run(Save& save) {
     const checkpoint::Image image = std::move(save.image);  // its memory goes when it is written
     return store_->WritePart(manifest, node_id_, image, progress);
   }();
+  AtFailpoint(Failpoint::kSaveWritten);
   save.share = MemoryBudget::Share();
   if (save.alone) {
     DMUON_RETURN_IF_ERROR(part.status());
@@ -108,6 +111,7 @@ absl::StatusOr<uint64_t> Saver::Run(Save& save) {
     manifest.parts = *std::move(parts);
   }
   DMUON_RETURN_IF_ERROR(store_->Commit(manifest));
+  AtFailpoint(Failpoint::kSaveCommitted);
   if (manifest.automatic) store_->Prune(manifest.job_id, save.keep).IgnoreError();
   return part->bytes;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/node/array_exchange.h"
 #include "daemon/node/array_transfers.h"
 #include "daemon/node/recovery.h"
@@ -68,6 +69,7 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
   restored.fetched_bytes = gathered.fetched_bytes;
 
   // From here on all nodes have all that they need.
+  AtFailpoint(Failpoint::kRestoreRead);
   restoring_ = true;
   replicas_.Forget();
   gathered.units->Apply();
@@ -75,6 +77,7 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
   verdict_.Clear();
   mine.set_reached(reached_);
   DMUON_RETURN_IF_ERROR(PublishAll(deadline));
+  AtFailpoint(Failpoint::kRestoreApplied);
   DMUON_RETURN_IF_ERROR(tell(absl::OkStatus(), {}).status());
   restoring_ = false;
   workers_->ClearGradients();

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/sha256.h"
 #include "daemon/node/recovery.h"
 #include "daemon/node/stage_timer.h"
@@ -168,12 +169,14 @@ absl::Status StepPipeline::Round(uint64_t target, const Reports& reports, const 
     DMUON_RETURN_IF_ERROR(reduction_.GiveUp(deadline));  // of the next step, which is not wanted yet
   }
   if (Publishes(reports, target, verdict_)) DMUON_RETURN_IF_ERROR(Publish(target, settings, deadline, report));
+  AtFailpoint(Failpoint::kStepPublished);
   v1::PeerReport mine = ReportOf(target);
   SetStatus(failure_, mine);
   StageTimer timer(report.stage_seconds);
   DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
   timer.Charge(Stage::kPublish);
   DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, ends, target));
+  AtFailpoint(Failpoint::kStepConcluded);
   workers_->MarkDelivered(target - kLoaded);
   report.verdict = Conclude(*job_, verdict_);
   reduction_.Open(target - kLoaded + 1);
@@ -207,6 +210,7 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   }
   if (AnyResubmitted(reports)) DMUON_RETURN_IF_ERROR(reduction_.StartOver(deadline));
   DMUON_RETURN_IF_ERROR(reduction_.Finish(reached_ < target, deadline, report));
+  AtFailpoint(Failpoint::kStepReduced);
   // Before any node goes on: then all have it whole, and the one before it may go.
   if (replicas_.underway()) DMUON_RETURN_IF_ERROR(replicas_.End(deadline));
   v1::StepVerdict verdict;
@@ -220,6 +224,7 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
     reduce.Charge(Stage::kReduce);
     verdict = MergeVerdicts(judged);
   }
+  AtFailpoint(Failpoint::kStepJudged);
   if (reached_ >= target) return absl::OkStatus();
   verdict_ = verdict;
   if (!verdict.skip()) return absl::OkStatus();

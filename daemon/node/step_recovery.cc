@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/log.h"
 #include "daemon/node/recovery.h"
 #include "daemon/node/step_pipeline.h"
@@ -23,9 +24,11 @@ absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) 
   if (!lost[self_]) DMUON_RETURN_IF_ERROR(GoBack(step));
   replicas_.ForgetAfter(step);
   DMUON_RETURN_IF_ERROR(replicas_.GiveBack(lost, step, deadline));
+  AtFailpoint(Failpoint::kRecoveryFetched);
   reached_ = step + kLoaded;
   verdict_ = VerdictOf(reports, step);
   DMUON_RETURN_IF_ERROR(PublishAll(deadline));
+  AtFailpoint(Failpoint::kRecoveryPublished);
   DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(ReportOf(reached_), deadline));
   DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, ends, reached_));
   workers_->MarkDelivered(step);

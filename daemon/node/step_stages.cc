@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/node/stage_timer.h"
 #include "daemon/node/step_pipeline.h"
 #include "wire/error.h"
@@ -115,6 +116,7 @@ void StepPipeline::Update(size_t slot, const StepSettings& settings, double clip
       state.MultiplyRows(i, settings.row_factors);
       timer.Charge(Stage::kApply);
     }
+    AtFailpoint(Failpoint::kStepUnit);
     // The way to another node is the longer one.
     state.Pack(i);
     if (early && !unit.publications.empty() && unpublished_.Done(unit.bucket)) {

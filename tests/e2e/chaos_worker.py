@@ -6,9 +6,10 @@ an error never heals. Writes what the service tells it into a history (history.p
 It speaks the C ABI itself and knows no torch, for it is started often and torch takes seconds.
 
     chaos_worker.py '{"rank": 0, "world_size": 6, "node": 0, "address": ..., "job": ..., "steps": 9, "history": ...,
-                      "over": FILE, "replication": 1}'
+                      "over": FILE, "replication": 1, "save_every": 3, "load": "step-3"}'
 
-It stays until FILE exists, so that a worker or a node that is killed last finds the others when it comes back.
+It stays until FILE exists, so that a worker or a node that is killed last finds the others when it comes back. With
+`save_every` it calls for a checkpoint `step-N` after each so many steps, and with `load` it begins with one.
 """
 
 import ctypes
@@ -44,7 +45,8 @@ def made(kind: type, **fields) -> ctypes.Structure:
 
 class Worker:
     def __init__(self, rank: int, world_size: int, node: int, address: str, job: str, steps: int, history: str,
-                 over: str, replication: int) -> None:
+                 over: str, replication: int, save_every: int = 0, load: str = "") -> None:
+        self._save_every, self._load = save_every, load
         self._rank, self._steps, self._over = rank, steps, pathlib.Path(over)
         self._replica, self._shard = divmod(rank, SHARDS)
         self._history = History(pathlib.Path(history), rank=rank, node=node, shard=self._shard, life=os.getpid())
@@ -73,6 +75,21 @@ class Worker:
 
     def run(self) -> None:
         self._describe()
+        last = self._begin()
+        if self._load:
+            last = self._restore()
+        self._history.add("begun", step=last, digest=self._digest())
+        for step in range(last + 1, self._steps + 1):
+            self._step(step)
+            if self._save_every and step % self._save_every == 0:
+                self._insist(self._library.dmuon_save, self._client, f"step-{step}".encode(), POLL_MS)
+        while not self._over.exists():
+            time.sleep(0.1)
+            self._ask_again()
+        self._library.dmuon_close(self._client)
+
+    def _begin(self) -> int:
+        """The step that the job is at."""
         info = made(_abi.dmuon_plan_info)
         self._insist(self._library.dmuon_register, self._client, POLL_MS, ctypes.byref(info))
         self._history.add("registered", generation=info.generation, matrices=info.matrix_units)
@@ -83,13 +100,20 @@ class Worker:
             param[:] = start.standard_normal(param.size, np.float32)
         last, resumed = ctypes.c_uint64(), ctypes.c_int32()
         self._insist(self._library.dmuon_begin, self._client, POLL_MS, ctypes.byref(last), ctypes.byref(resumed))
-        self._history.add("begun", step=last.value, digest=self._digest())
-        for step in range(last.value + 1, self._steps + 1):
-            self._step(step)
-        while not self._over.exists():
-            time.sleep(0.1)
-            self._ask_again()
-        self._library.dmuon_close(self._client)
+        return last.value
+
+    def _restore(self) -> int:
+        """The checkpoint's step. A job that is lost meanwhile begins anew, as dmuon_restore says."""
+        step = ctypes.c_uint64()
+        while True:
+            status = self._library.dmuon_restore(self._client, self._load.encode(), POLL_MS, ctypes.byref(step))
+            if status == _abi.DMUON_OK:
+                return step.value
+            if status == _abi.DMUON_STATE_LOST:
+                self._history.add("lost", message=self._library.dmuon_last_error().decode(errors="replace"))
+                self._begin()
+            else:
+                self._called(status)
 
     def _ask_again(self) -> None:
         """For the last step: so a daemon that is started again after it finds its workers."""

@@ -15,8 +15,10 @@ class WorkerRun:
     def _launch(self, rank: int) -> subprocess.Popen:
         return subprocess.Popen(self._commands[rank], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def kill_and_restart(self, rank: int) -> bool:
-        """False when the worker had ended by itself."""
+    def kill_and_restart(self, rank: int, command: list[str] | None = None) -> bool:
+        """With another command from now on, if there is one. False when the worker had ended by itself."""
+        if command is not None:
+            self._commands[rank] = command
         if self.workers[rank].poll() is not None:
             return False
         self.workers[rank].kill()

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
@@ -33,6 +33,10 @@ def program(name: str) -> pathlib.Path:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not built; run: cmake --preset release && cmake --build --preset release")
     return path
+
+
+def with_failpoints(failpoints: str) -> dict[str, str]:
+    return os.environ | {"DMUON_FAILPOINTS": failpoints}
 
 
 class Daemon:
@@ -54,14 +58,18 @@ class Daemon:
         self._network = ["ip", "netns", "exec", namespace] if namespace else []
         self._process: subprocess.Popen | None = None
 
-    def start(self) -> "Daemon":
-        """Starts it and waits until it answers."""
+    def launch(self, failpoints: str = "") -> None:
+        """Starts it; `failpoints`: where it is to fail (daemon/base/failpoint.h)."""
         assert self._process is None, "already started"
         command = [*self._network, program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
                    "--cache-dir", self.directory / "cache", *self._flags]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
-                                             stdin=subprocess.DEVNULL)
+                                             stdin=subprocess.DEVNULL, env=with_failpoints(failpoints))
+
+    def start(self, failpoints: str = "") -> "Daemon":
+        """Starts it and waits until it answers."""
+        self.launch(failpoints)
         deadline = time.monotonic() + START_SECONDS
         while self.ctl("status", check=False).returncode != 0:
             if self._process.poll() is not None:
@@ -124,6 +132,13 @@ class Daemon:
     def running(self) -> bool:
         return self._process is not None
 
+    def has_ended(self) -> bool:
+        """By itself."""
+        return self._process is not None and self._process.poll() is not None
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
 
 class Network:
     """A network namespace a node, joined by a bridge in one of its own (deploy/namespaces.sh)."""
@@ -169,7 +184,8 @@ class Cluster:
     node, by number."""
 
     def __init__(self, nodes: int, *flags: str, network: Network | None = None,
-                 node_flags: Sequence[Sequence[str]] | None = None) -> None:
+                 node_flags: Sequence[Sequence[str]] | None = None, coordinator_flags: Sequence[str] = ()) -> None:
+        self._coordinator_flags = coordinator_flags
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
         self.coordinator = f"unix:{self._folder.name}/c.sock"
         self._log_path = pathlib.Path(self._folder.name) / "log"
@@ -181,21 +197,29 @@ class Cluster:
             self.nodes.append(Daemon("--node-id", f"node-{i}", *own, *flags, coordinator=self.coordinator,
                                      namespace=network.namespace(i) if network else None))
 
-    def start(self) -> "Cluster":
-        """Starts it and waits until every node has joined."""
-        self.start_coordinator()
-        for node in self.nodes:
-            node.start()
+    def start(self, coordinator_failpoints: str = "", node_failpoints: Mapping[int, str] | None = None) -> "Cluster":
+        """Starts it and waits until every node has joined. `node_failpoints`: by number."""
+        self.start_coordinator(coordinator_failpoints)
+        for i, node in enumerate(self.nodes):
+            node.start((node_failpoints or {}).get(i, ""))
         deadline = time.monotonic() + START_SECONDS
         while self._joined() < len(self.nodes):
             assert time.monotonic() < deadline, f"the nodes do not join:\n{self.log()}"
             time.sleep(0.05)
         return self
 
-    def start_coordinator(self) -> None:
-        command = [str(program("dmuon-coordinator")), "--listen", self.coordinator]
+    def start_coordinator(self, failpoints: str = "") -> None:
+        command = [str(program("dmuon-coordinator")), "--listen", self.coordinator, *self._coordinator_flags]
         with open(self._log_path, "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                             env=with_failpoints(failpoints))
+
+    def coordinator_has_ended(self) -> bool:
+        """By itself."""
+        return self._process.poll() is not None
+
+    def signal_coordinator(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def kill_coordinator(self) -> None:
         """kill -9."""
@@ -213,10 +237,13 @@ class Cluster:
         """Of each rank's node: the first ranks on the first node, and so on, as torchrun places them."""
         return [self.nodes[rank * len(self.nodes) // workers].address for rank in range(workers)]
 
+    def coordinator_log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
     def log(self) -> str:
         """What all of them said."""
         nodes = "".join(f"--- node {i}\n{node.log()}" for i, node in enumerate(self.nodes))
-        return f"--- coordinator\n{self._log_path.read_text(errors='replace')}{nodes}"
+        return f"--- coordinator\n{self.coordinator_log()}{nodes}"
 
     def stop(self) -> None:
         """SIGTERM to all, nodes first; each must end with 0."""

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "dmuon/v1/node.grpc.pb.h"
 #include "tests/daemon/base/health.h"
 #include "tests/daemon/base/temp_dir.h"
@@ -87,6 +89,18 @@ TEST_F(RpcServerTest, AnswersOnAUnixSocket) {
   ASSERT_NE(server, nullptr);
   EXPECT_EQ(server->address(), UnixAddress());
   EXPECT_TRUE(Ask(server->address()).ok());
+}
+
+TEST_F(RpcServerTest, ALostAnswerIsThatOfACallThatWasCarriedOut) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const std::array<absl::string_view, 1> services = {"dmuon.v1.NodeService"};
+  ASSERT_TRUE(ArmFailpoints("NodeService/GetNodeStatus=lose@2", services).ok());
+  EXPECT_TRUE(Ask(server->address()).ok());
+  EXPECT_EQ(Ask(server->address()).error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(node_.calls, 2);
+  EXPECT_TRUE(Ask(server->address()).ok());
+  ASSERT_TRUE(ArmFailpoints(nullptr, services).ok());
 }
 
 TEST_F(RpcServerTest, TheSocketIsForItsUserOnly) {

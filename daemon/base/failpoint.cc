@@ -59,7 +59,8 @@ std::vector<std::string> KnownNames(std::span<const absl::string_view> services)
   std::vector<std::string> names;
   for (const FailpointInfo& info : kFailpoints) names.emplace_back(info.name);
   for (const absl::string_view name : services) {
-    const auto* const service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(std::string(name));
+    const auto* const pool = google::protobuf::DescriptorPool::generated_pool();
+    const auto* const service = pool->FindServiceByName(std::string(name));
     for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
       names.push_back(absl::StrCat(std::string(service->name()), "/", std::string(service->method(i)->name())));
     }

@@ -84,8 +84,8 @@ inline constexpr std::array<FailpointInfo, static_cast<size_t>(Failpoint::kCount
 // The environment variable that main() hands over.
 inline constexpr const char* kFailpointsVariable = "DMUON_FAILPOINTS";
 
-// Arms what `list` says and nothing else; null or empty: nothing. `services`: full names of those that the daemon serves.
-// INVALID_ARGUMENT naming what is wrong, and what there is; nothing is armed then. Before other threads start.
+// Arms what `list` says and nothing else; null or empty: nothing. `services`: full names of those that the daemon
+// serves. INVALID_ARGUMENT naming what is wrong, and what there is; nothing is armed then. Before other threads start.
 absl::Status ArmFailpoints(const char* list, std::span<const absl::string_view> services);
 
 namespace internal {

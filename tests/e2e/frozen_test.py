@@ -75,13 +75,11 @@ def test_a_node_that_is_out_when_it_wakes_up_goes_on(cluster, calm, trial):
 
 
 def test_a_coordinator_that_wakes_up_finds_the_job_further_on(cluster, calm, trial):
-    before = outs(cluster)
     cluster.signal_coordinator(signal.SIGSTOP)
     frozen = time.monotonic()
     trial.until("the last step", lambda: trial.last_step() == STEPS)
     trial.until("the end of the lease", lambda: time.monotonic() > frozen + 1.2 * LEASE_SECONDS)
     cluster.signal_coordinator(signal.SIGCONT)
-    trial.until("the end of all leases", lambda: outs(cluster) > before)
     trial.until("the nodes' return", lambda: len(members(cluster)) == NODES)
     finish(trial, cluster, calm)
 

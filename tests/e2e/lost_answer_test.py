@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The dmuon authors
 # SPDX-License-Identifier: Apache-2.0
-"""The answer to each call that changes something is lost once it has been carried out, the first time and later: a run ends
-with the bits of an undisturbed one, and nothing is done twice."""
+"""The answer to each call that changes something is lost once it has been carried out, the first time and later: a run
+ends with the bits of an undisturbed one, and nothing is done twice."""
 
 import re
 import subprocess
@@ -31,7 +31,8 @@ OPERATORS_CALLS = {"CheckpointService/SaveJob": (1, 3), "CheckpointService/Delet
 # These change nothing; a stream of plans begins with all that there are.
 READ_ONLY = {"NodeService/GetNodeStatus", "NodeService/GetKernels", "CoordinatorService/GetKey",
              "CoordinatorService/GetClusterStatus", "CoordinatorService/GetPlan", "CoordinatorService/WatchPlans",
-             "CheckpointService/ListCheckpoints", "CheckpointService/GetCheckpoint", "CheckpointService/VerifyCheckpoint"}
+             "CheckpointService/ListCheckpoints", "CheckpointService/GetCheckpoint",
+             "CheckpointService/VerifyCheckpoint"}
 
 
 def losses(calls: dict[str, tuple[int, ...]]) -> str:
@@ -58,8 +59,8 @@ def train(rank: int, world_size: int, addresses: list[str], job: str) -> dict[st
             opt.step()
             opt.wait()
 
-    with dmuon.Muon(model, job=job, address=addresses[rank], replication="sync", reduced=False, verbose=False, **HYPERS) as opt, \\
-            warnings.catch_warnings():
+    with (dmuon.Muon(model, job=job, address=addresses[rank], replication="sync", reduced=False, verbose=False,
+                     **HYPERS) as opt, warnings.catch_warnings()):
         warnings.simplefilter("ignore")  # of skipped steps
         calls = []
         run_to(opt, 3)
@@ -79,9 +80,10 @@ def train(rank: int, world_size: int, addresses: list[str], job: str) -> dict[st
 
 
 def run(pools, tmp_path, lose: bool) -> list[dict[str, object]]:
-    made = Cluster(2, "--step-timeout", "20", "--attach-timeout", "0.5", "--checkpoint-dir", str(tmp_path / f"lose-{lose}"),
+    saves = tmp_path / f"lose-{lose}"
+    saves.mkdir()
+    made = Cluster(2, "--step-timeout", "20", "--attach-timeout", "0.5", "--checkpoint-dir", str(saves),
                    coordinator_flags=("--lease", str(LEASE_SECONDS)))
-    (tmp_path / f"lose-{lose}").mkdir()
     try:
         made.start(*((losses(NODES_CALLS), {1: losses(WORKERS_CALLS)}) if lose else ()))
         runs = pools(WORKERS).run(train, made.addresses(WORKERS), "lost-answers")

@@ -21,7 +21,8 @@ PATIENCE_SECONDS = 60.0  # from one event to the next
 class Trial:
     """With copies of each node's state on another one. `options`: more of a worker's."""
 
-    def __init__(self, cluster: Cluster, job: str, folder: pathlib.Path, workers: int, steps: int, **options: Any) -> None:
+    def __init__(self, cluster: Cluster, job: str, folder: pathlib.Path, workers: int, steps: int,
+                 **options: Any) -> None:
         path = folder / f"{job}-{options.get('load', '')}.jsonl"
         self._cluster, self._steps, self._over = cluster, steps, path.with_suffix(".over")
         self._history = history.History(path)

@@ -52,7 +52,8 @@ TEST_F(FailpointTest, AnExitIsThatOfKillNine) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   ASSERT_TRUE(Arm("step.unit=exit@2").ok());
   AtFailpoint(Failpoint::kStepUnit);
-  EXPECT_EXIT(AtFailpoint(Failpoint::kStepUnit), ::testing::KilledBySignal(SIGKILL), "step.unit strikes: exit at time 2");
+  EXPECT_EXIT(AtFailpoint(Failpoint::kStepUnit), ::testing::KilledBySignal(SIGKILL),
+              "step.unit strikes: exit at time 2");
 }
 
 TEST_F(FailpointTest, AWrongNameIsRefusedWithAllThatThereAre) {
@@ -64,7 +65,8 @@ TEST_F(FailpointTest, AWrongNameIsRefusedWithAllThatThereAre) {
 }
 
 TEST_F(FailpointTest, AWrongActionIsRefusedAndArmsNothing) {
-  EXPECT_THAT(Refusal("NodeService/Step=lose,step.unit=die"), HasSubstr("'die' of step.unit is no action; there are: exit"));
+  EXPECT_THAT(Refusal("NodeService/Step=lose,step.unit=die"),
+              HasSubstr("'die' of step.unit is no action; there are: exit"));
   EXPECT_FALSE(LosesAnswer(kStep));
   EXPECT_THAT(Refusal("step.unit"), HasSubstr("'' of step.unit is no action"));
   EXPECT_THAT(Refusal("step.unit=lose"), HasSubstr("step.unit has no answer to lose"));

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 #include <string>
@@ -43,6 +44,7 @@ TEST(CoordinatorTest, GenerationsOnlyGrowWhateverHappens) {
   absl::Time now = kStart;
   uint64_t last = 40;
   int plans = 0;
+  std::map<std::string, uint64_t> lives;  // by node
   for (int round = 0; round < 5'000; ++round) {
     SCOPED_TRACE(round);
     const std::string node = random() % 2 == 0 ? "a" : "b";
@@ -50,13 +52,13 @@ TEST(CoordinatorTest, GenerationsOnlyGrowWhateverHappens) {
     Outcome outcome;
     switch (random() % 5) {
       case 0: {
-        v1::JoinRequest join = JoinOf(node, 1, absl::StrCat(random() % 2));
+        v1::JoinRequest join = JoinOf(node, 1, absl::StrCat(lives[node] += random() % 2));
         join.set_highest_generation(random() % 8 == 0 ? last + random() % 3 : 0);
         outcome = core.Join(now, join);
         break;
       }
       case 1:
-        outcome = core.ReleaseJob(now, ReleaseOf(Node(node, "0"), job, GenerationOf(core, job)));
+        outcome = core.ReleaseJob(now, ReleaseOf(Node(node, absl::StrCat(lives[node])), job, GenerationOf(core, job)));
         break;
       case 2:
         now += absl::Seconds(random() % 3);
@@ -64,7 +66,7 @@ TEST(CoordinatorTest, GenerationsOnlyGrowWhateverHappens) {
         break;
       default:
         outcome = core.RegisterWorker(
-            now, RankOf(Node(node, absl::StrCat(random() % 2)), ModelOf(job, "mlp", 2),
+            now, RankOf(Node(node, absl::StrCat(lives[node] + random() % 2)), ModelOf(job, "mlp", 2),
                         static_cast<uint32_t>(random() % 2)));
     }
     EXPECT_GE(core.highest_generation(), last);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -162,6 +163,9 @@ class Job {
   bool TakeLoss(const absl::Status& status);
   void NoteRecovery(absl::Duration took);
   void RunRestore(const std::string& name, absl::Time deadline);
+  // True for a session that has come after the last restore and asks for the same, with no step since: its worker has
+  // lost the answer, and the others may have gone on.
+  [[nodiscard]] bool HasRestored(SessionId session, uint64_t generation, const std::string& name) const;
   absl::StatusOr<v1::ExportResponse> GiveState(absl::Time deadline, const v1::ExportRequest& request);
   BroughtState BroughtHere(const std::string& digest);
   absl::Status ConcludeStep();
@@ -208,6 +212,12 @@ class Job {
   MemoryBudget::Share state_share_;
   std::weak_ptr<const GivenState> given_;  // the last that workers were given, while any of them has it
   uint64_t given_step_ = 0;
+  struct LastRestore {
+    std::string name;
+    uint64_t step = 0;
+    std::set<SessionId> sessions;  // that were answered
+  };
+  LastRestore restored_;
   v1::StepRequest step_request_;  // of the step in flight
   std::map<SessionId, Referral> referrals_;
   StepReport last_report_;        // of the last applied or skipped step

@@ -64,14 +64,19 @@ void Job::Release(SessionId session) {
 
 void Job::Import(absl::Time deadline, const v1::ImportRequest& request, Reply<v1::ImportResponse> reply) {
   Post([this, deadline, request, reply = std::move(reply)] {
-    const Ticket ticket = Await([this, reply](const absl::Status& status) {
+    const auto answer = [this, reply](const absl::Status& status) {
       if (!status.ok()) return reply(status);
       v1::ImportResponse response;
       response.set_last_step(core_.last_step());
       reply(std::move(response));
-    });
-    CarryOut(core_.Restore(MonotonicNow(), request.session_id(), ticket, deadline, request.generation(),
-                           NameOfBrought(request.digest())));
+    };
+    const std::string name = NameOfBrought(request.digest());
+    if (HasRestored(request.session_id(), request.generation(), name)) {
+      const wire::ScopedFd not_needed = sessions_.at(request.session_id())->TakeOffer();
+      return answer(absl::OkStatus());
+    }
+    const Ticket ticket = Await(answer);
+    CarryOut(core_.Restore(MonotonicNow(), request.session_id(), ticket, deadline, request.generation(), name));
   });
 }
 

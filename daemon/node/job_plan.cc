@@ -155,6 +155,10 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
     return;
   }
   if (absl::Status status = Adopt(event.plan(), event.routes()); !status.ok()) {
+    if (wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB) {
+      // No node has told it of the plan before it started again; all workers register anew.
+      status = absl::UnavailableError(absl::StrCat("the coordinator has lost the plan of job '", job_id_, "': ", status.message()));
+    }
     LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
     Release(event.plan().generation(), /*in_order=*/false);
     DropPlan();
@@ -221,7 +225,8 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
     // Now, so that a peer that cannot be reached is found before training begins. Where the other nodes may have gone on
     // without this process, the job must not end because they are late.
     const absl::Status connected = peers_->Connect(MonotonicNow() + environment_.connect_timeout);
-    if (!connected.ok() && !CanComeBack(plan, self)) return connected;
+    const bool forgotten = wire::ReasonOf(connected) == v1::ERROR_REASON_UNKNOWN_JOB;
+    if (!connected.ok() && (!CanComeBack(plan, self) || forgotten)) return connected;
   }
   workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
   for (const uint32_t rank : ranks) workers_->SetShards(rank, accepted_.at(rank).boxes);

@@ -61,14 +61,21 @@ void Job::SaveNext(absl::Time deadline, const std::string& name, Reply<v1::SaveJ
 
 void Job::Restore(absl::Time deadline, const v1::RestoreRequest& request, Reply<v1::RestoreResponse> reply) {
   Post([this, deadline, request, reply = std::move(reply)] {
-    const Ticket ticket = Await([this, reply](const absl::Status& status) {
+    const auto answer = [this, reply](const absl::Status& status) {
       if (!status.ok()) return reply(status);
       v1::RestoreResponse response;
       response.set_last_step(core_.last_step());
       reply(std::move(response));
-    });
+    };
+    if (HasRestored(request.session_id(), request.generation(), request.name())) return answer(absl::OkStatus());
+    const Ticket ticket = Await(answer);
     CarryOut(core_.Restore(MonotonicNow(), request.session_id(), ticket, deadline, request.generation(), request.name()));
   });
+}
+
+bool Job::HasRestored(SessionId session, uint64_t generation, const std::string& name) const {
+  return restored_.name == name && restored_.step == core_.last_step() && !restored_.sessions.contains(session) &&
+         core_.CheckReady(session, generation).ok();
 }
 
 void Job::RunRestore(const std::string& name, absl::Time deadline) {
@@ -83,6 +90,8 @@ void Job::RunRestore(const std::string& name, absl::Time deadline) {
   if (restored.ok()) {
     referrals_.clear();
     given_.reset();
+    restored_ = {name, restored->step, {}};
+    for (const auto& [session, worker] : sessions_) restored_.sessions.insert(session);
     last_report_ = StepReport();
     last_seconds_ = 0.0;
     environment_.metrics->Set(MetricId::kCurrentStep, {job_id_}, static_cast<double>(restored->step));

@@ -43,6 +43,10 @@ def made(kind: type, **fields) -> ctypes.Structure:
     return kind(struct_size=ctypes.sizeof(kind), **fields)
 
 
+class StateLost(Exception):
+    """What is to be restored is not lost."""
+
+
 class Worker:
     def __init__(self, rank: int, world_size: int, node: int, address: str, job: str, steps: int, history: str,
                  over: str, replication: int, save_every: int = 0, load: str = "") -> None:
@@ -69,6 +73,8 @@ class Worker:
         code = self._library.dmuon_status_name(status).decode()
         message = self._library.dmuon_last_error().decode(errors="replace")
         self._history.add("failed", code=code, message=message, **fields)
+        if status == _abi.DMUON_STATE_LOST and self._load:
+            raise StateLost
         if status not in OTHERS_AWAY:
             raise SystemExit(f"rank {self._rank}: {code}: {message}")
         return False
@@ -104,16 +110,16 @@ class Worker:
 
     def _restore(self) -> int:
         """The checkpoint's step. A job that is lost meanwhile begins anew, as dmuon_restore says."""
-        step = ctypes.c_uint64()
+        step, begun = ctypes.c_uint64(), True
         while True:
-            status = self._library.dmuon_restore(self._client, self._load.encode(), POLL_MS, ctypes.byref(step))
-            if status == _abi.DMUON_OK:
+            try:
+                if not begun:
+                    self._begin()
+                begun = True
+                self._insist(self._library.dmuon_restore, self._client, self._load.encode(), POLL_MS, ctypes.byref(step))
                 return step.value
-            if status == _abi.DMUON_STATE_LOST:
-                self._history.add("lost", message=self._library.dmuon_last_error().decode(errors="replace"))
-                self._begin()
-            else:
-                self._called(status)
+            except StateLost:
+                begun = False
 
     def _ask_again(self) -> None:
         """For the last step: so a daemon that is started again after it finds its workers."""

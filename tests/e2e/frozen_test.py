@@ -52,7 +52,8 @@ def trial(cluster, job, tmp_path):
 
 
 def members(cluster) -> set[str]:
-    return {node["node"]["node_id"] for node in cluster.nodes[0].status()["cluster"].get("nodes", [])}
+    known = cluster.nodes[0].status()["cluster"] or {}
+    return {node["node"]["node_id"] for node in known.get("nodes", [])}
 
 
 def outs(cluster) -> int:

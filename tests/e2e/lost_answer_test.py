@@ -27,7 +27,7 @@ NODES_CALLS = {"CoordinatorService/Join": (1, 3), "CoordinatorService/Beat": (1,
                "CoordinatorService/RegisterWorker": (1, 3), "CoordinatorService/ReleaseJob": (1, 2),
                "CoordinatorService/NextAttempt": (1, 3), "CoordinatorService/SetKey": (1, 3),
                "CoordinatorService/ReportPart": (1, 3), "CoordinatorService/Leave": (1,)}
-OPERATORS_CALLS = {"CheckpointService/SaveJob": (1, 3), "CheckpointService/DeleteCheckpoint": (1, 3)}
+OPERATORS_CALLS = {"CheckpointService/SaveJob": (1, 3), "CheckpointService/DeleteCheckpoint": (1, 2)}
 # These change nothing; a stream of plans begins with all that there are.
 READ_ONLY = {"NodeService/GetNodeStatus", "NodeService/GetKernels", "CoordinatorService/GetKey",
              "CoordinatorService/GetClusterStatus", "CoordinatorService/GetPlan", "CoordinatorService/WatchPlans",

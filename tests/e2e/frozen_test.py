@@ -51,11 +51,6 @@ def trial(cluster, job, tmp_path):
         made.close()
 
 
-def members(cluster) -> set[str]:
-    known = cluster.nodes[0].status()["cluster"] or {}
-    return {node["node"]["node_id"] for node in known.get("nodes", [])}
-
-
 def outs(cluster) -> int:
     return cluster.coordinator_log().count(f"node node-{VICTIM} is out")
 
@@ -81,7 +76,7 @@ def test_a_coordinator_that_wakes_up_finds_the_job_further_on(cluster, calm, tri
     trial.until("the last step", lambda: trial.last_step() == STEPS)
     trial.until("the end of the lease", lambda: time.monotonic() > frozen + 1.2 * LEASE_SECONDS)
     cluster.signal_coordinator(signal.SIGCONT)
-    trial.until("the nodes' return", lambda: len(members(cluster)) == NODES)
+    trial.until("the nodes' return", lambda: cluster.joined() == NODES)
     finish(trial, cluster, calm)
 
 

@@ -203,7 +203,7 @@ class Cluster:
         for i, node in enumerate(self.nodes):
             node.start((node_failpoints or {}).get(i, ""))
         deadline = time.monotonic() + START_SECONDS
-        while self._joined() < len(self.nodes):
+        while self.joined() < len(self.nodes):
             assert time.monotonic() < deadline, f"the nodes do not join:\n{self.log()}"
             time.sleep(0.05)
         return self
@@ -226,7 +226,8 @@ class Cluster:
         self._process.kill()
         self._process.wait()
 
-    def _joined(self) -> int:
+    def joined(self) -> int:
+        """How many nodes are members."""
         command = [str(program("dmuonctl")), "--address", self.coordinator, "--json", "status"]
         answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
         if answer.returncode != 0:

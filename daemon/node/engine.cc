@@ -395,6 +395,8 @@ v1::JoinRequest Engine::JoinReport() const {
   for (const auto& [id, job] : jobs_) {
     if (std::optional<v1::HeldJob> held = job->Held(); held.has_value()) {
       *join.add_held() = *std::move(held);
+    } else {
+      job->RegisterAnew();
     }
   }
   return join;

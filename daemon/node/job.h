@@ -106,6 +106,8 @@ class Job {
   [[nodiscard]] v1::NodeJobStatus Status() const;
   // What a Join reports; nullopt while the job has no plan.
   [[nodiscard]] std::optional<v1::HeldJob> Held() const;
+  // The node joins, perhaps a coordinator that has started again: what a job without a plan has registered is sent again.
+  void RegisterAnew();
 
  private:
   using ReplyAny = std::function<void(const absl::Status&)>;

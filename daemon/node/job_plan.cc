@@ -78,6 +78,24 @@ void Job::ResendRegistrations() {
   for (const SessionId session : sessions) SendRegistration(session);
 }
 
+// Where the coordinator still knows them, it hears the same again.
+void Job::RegisterAnew() {
+  Post([this] {
+    if (ended_ || core_.generation() != 0) return;
+    for (const auto& [session, worker] : sessions_) {
+      const auto accepted = accepted_.find(worker->rank());
+      if (accepted == accepted_.end() || unsent_.contains(session)) continue;
+      Registration registration;
+      *registration.request.mutable_job() = spec_;
+      *registration.request.mutable_shards() = accepted->second.shards;
+      registration.boxes = accepted->second.boxes;
+      unsent_[session] = std::move(registration);
+      resend_at_ = absl::InfinitePast();
+    }
+    ResendRegistrations();
+  });
+}
+
 void Job::OnPlanEvent(v1::WatchPlansResponse event) {
   if (const uint64_t over = GenerationThatIsOver(event); over != 0) {
     wire::MutexLock lock(mu_);
@@ -155,11 +173,11 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
     return;
   }
   if (absl::Status status = Adopt(event.plan(), event.routes()); !status.ok()) {
-    if (wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB) {
-      // No node has told it of the plan before it started again; all workers register anew.
-      status = absl::UnavailableError(absl::StrCat("the coordinator has lost the plan of job '", job_id_, "': ", status.message()));
-    }
     LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
+    if (wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB) {
+      DropPlan();
+      return RegisterAnew();  // the coordinator started again before any node had told it of the plan
+    }
     Release(event.plan().generation(), /*in_order=*/false);
     DropPlan();
     Refuse(answered, status);

@@ -14,7 +14,7 @@ from dmuon_fixtures import Cluster, program, with_failpoints
 from trial import Trial
 
 NODES, WORKERS, VICTIM = 3, 6, 2
-STEPS, SAVE_EVERY = 40, 3
+STEPS, SAVE_EVERY = 36, 3
 # The lives of a node, each with the place of its death. The first times are those of a step that all nodes begin
 # with, or of a recovery.
 STEP_DEATHS = ("step.reduced=exit@3", "step.judged=exit@2", "step.unit=exit@4", "step.published=exit@2",

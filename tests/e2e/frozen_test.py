@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The dmuon authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are frozen for longer than a lease, and wake up: they change nothing that has gone on without them."""
+"""Processes that are frozen for longer than a lease, and wake up: they change nothing that has gone on without them, and
+the job goes on with the bits of an undisturbed run."""
 
 import signal
 import time
@@ -11,13 +12,13 @@ from chaos_test import await_no_jobs
 from dmuon_fixtures import Cluster, Daemon
 from trial import Trial
 
-NODES, WORKERS, VICTIM = 3, 6, 2
-STEPS, FROZEN_AFTER = 24, 6
+NODES, WORKERS, VICTIM = 3, 4, 2
+STEPS = 40
 LEASE_SECONDS = 1.5  # of a cluster on unix sockets, where no keepalive bounds it
 FLAGS = ("--step-timeout", "1", "--attach-timeout", "0.5")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster():
     made = Cluster(NODES, *FLAGS, coordinator_flags=("--lease", str(LEASE_SECONDS)))
     try:
@@ -27,10 +28,10 @@ def cluster():
         made.close()
 
 
-@pytest.fixture(scope="module")
-def calm(cluster, tmp_path_factory):
-    trial = Trial(cluster, "calm", tmp_path_factory.mktemp("calm"), WORKERS, STEPS)
+def run(cluster, job, folder, disturb) -> list[history.Fact]:
+    trial = Trial(cluster, job, folder, WORKERS, STEPS)
     try:
+        disturb(trial)
         facts = trial.finish()
         trial.join()
     finally:
@@ -38,62 +39,68 @@ def calm(cluster, tmp_path_factory):
     return facts
 
 
-@pytest.fixture
-def trial(cluster, job, tmp_path):
-    """Of which the workers have been told of some steps."""
-    made = Trial(cluster, job, tmp_path, WORKERS, STEPS)
-    try:
-        made.until("some steps", lambda: made.last_step() >= FROZEN_AFTER)
-        yield made
-    finally:
-        for process in (cluster.nodes[VICTIM].signal, cluster.signal_coordinator):
-            process(signal.SIGCONT)
-        made.close()
+class Faults:
+    """Of a cluster, beside a run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def wake_the_node(self, trial: Trial) -> None:
+        self.freeze_the_node(trial)
+        self._cluster.nodes[VICTIM].signal(signal.SIGCONT)
+        self.go_on(trial)
+
+    def replace_the_node(self, trial: Trial) -> None:
+        """As on another host: with another process, and workers beside it."""
+        old = self._cluster.nodes[VICTIM]
+        self.freeze_the_node(trial)
+        self._cluster.nodes[VICTIM] = Daemon("--node-id", f"node-{VICTIM}", *FLAGS, coordinator=self._cluster.coordinator)
+        try:
+            self._cluster.nodes[VICTIM].start()
+            trial.move(WORKERS - 1, self._cluster.nodes[VICTIM].address)
+            self.go_on(trial)
+            old.signal(signal.SIGCONT)
+            trial.until("its refusal", lambda: "was followed by another process" in old.log())
+            self.go_on(trial)
+        finally:
+            old.close()
+
+    def wake_the_coordinator(self, trial: Trial) -> None:
+        """Steps do not need it."""
+        self._cluster.signal_coordinator(signal.SIGSTOP)
+        try:
+            frozen = time.monotonic()
+            trial.until("the last step", lambda: trial.last_step() == STEPS)
+            trial.until("the end of the lease", lambda: time.monotonic() > frozen + 1.2 * LEASE_SECONDS)
+        finally:
+            self._cluster.signal_coordinator(signal.SIGCONT)
+        trial.until("the nodes' return", lambda: self._cluster.joined() == NODES)
+
+    def freeze_the_node(self, trial: Trial) -> None:
+        """Until the others are told that it is out."""
+        before = self._outs()
+        self._cluster.nodes[VICTIM].signal(signal.SIGSTOP)
+        trial.until("the end of the lease", lambda: self._outs() > before)
+
+    def go_on(self, trial: Trial) -> None:
+        some = trial.last_step() + 3
+        trial.until("some steps", lambda: trial.last_step() >= some)
+
+    def _outs(self) -> int:
+        return self._cluster.coordinator_log().count(f"node node-{VICTIM} is out")
 
 
-def outs(cluster) -> int:
-    return cluster.coordinator_log().count(f"node node-{VICTIM} is out")
+def test_whoever_wakes_up_after_its_lease_changes_nothing(cluster, job, tmp_path):
+    calm = run(cluster, f"{job}.calm", tmp_path, lambda trial: None)
+    faults = Faults(cluster)
 
+    def disturb(trial: Trial) -> None:
+        faults.go_on(trial)
+        faults.wake_the_node(trial)
+        faults.replace_the_node(trial)
+        faults.wake_the_coordinator(trial)
 
-def finish(trial, cluster, calm) -> None:
-    facts = trial.finish()
-    trial.join()
+    facts = run(cluster, f"{job}.frozen", tmp_path, disturb)
+    assert history.findings(calm, STEPS) == []
     assert history.findings(facts, STEPS, nodes_die=True) + history.differences(facts, calm) == []
     await_no_jobs(cluster)
-
-
-def test_a_node_that_is_out_when_it_wakes_up_goes_on(cluster, calm, trial):
-    before = outs(cluster)
-    cluster.nodes[VICTIM].signal(signal.SIGSTOP)
-    trial.until("the end of the lease", lambda: outs(cluster) > before)
-    cluster.nodes[VICTIM].signal(signal.SIGCONT)
-    finish(trial, cluster, calm)
-
-
-def test_a_coordinator_that_wakes_up_finds_the_job_further_on(cluster, calm, trial):
-    cluster.signal_coordinator(signal.SIGSTOP)
-    frozen = time.monotonic()
-    trial.until("the last step", lambda: trial.last_step() == STEPS)
-    trial.until("the end of the lease", lambda: time.monotonic() > frozen + 1.2 * LEASE_SECONDS)
-    cluster.signal_coordinator(signal.SIGCONT)
-    trial.until("the nodes' return", lambda: cluster.joined() == NODES)
-    finish(trial, cluster, calm)
-
-
-def test_a_node_that_was_replaced_stays_out_when_it_wakes_up(cluster, calm, trial):
-    """The cluster's last node is another process from here on, as on another host."""
-    old, before = cluster.nodes[VICTIM], outs(cluster)
-    old.signal(signal.SIGSTOP)
-    trial.until("the end of the lease", lambda: outs(cluster) > before)
-    cluster.nodes[VICTIM] = Daemon("--node-id", f"node-{VICTIM}", *FLAGS, coordinator=cluster.coordinator)
-    try:
-        cluster.nodes[VICTIM].start()
-        for rank in range(WORKERS * VICTIM // NODES, WORKERS):
-            trial.move(rank, cluster.nodes[VICTIM].address)
-        gone_on = trial.last_step() + 3
-        trial.until("steps with the successor", lambda: trial.last_step() >= gone_on)
-        old.signal(signal.SIGCONT)
-        trial.until("its refusal", lambda: "was followed by another process" in old.log())
-        finish(trial, cluster, calm)
-    finally:
-        old.close()

@@ -14,7 +14,7 @@ from trial import Trial
 
 NODES, WORKERS, VICTIM = 3, 4, 2
 STEPS = 40
-LEASE_SECONDS = 1.5  # of a cluster on unix sockets, where no keepalive bounds it
+LEASE_SECONDS = 1.0  # of a cluster on unix sockets, where no keepalive bounds it
 FLAGS = ("--step-timeout", "1", "--attach-timeout", "0.5")
 
 
@@ -48,6 +48,7 @@ class Faults:
     def wake_the_node(self, trial: Trial) -> None:
         self.freeze_the_node(trial)
         self._cluster.nodes[VICTIM].signal(signal.SIGCONT)
+        trial.until("the node's return", lambda: self._cluster.joined() == NODES)
         self.go_on(trial)
 
     def replace_the_node(self, trial: Trial) -> None:
@@ -78,9 +79,13 @@ class Faults:
 
     def freeze_the_node(self, trial: Trial) -> None:
         """Until the others are told that it is out."""
-        before = self._outs()
-        self._cluster.nodes[VICTIM].signal(signal.SIGSTOP)
-        trial.until("the end of the lease", lambda: self._outs() > before)
+        before, node = self._outs(), self._cluster.nodes[VICTIM]
+        node.signal(signal.SIGSTOP)
+        try:
+            trial.until("the end of the lease", lambda: self._outs() > before)
+        except BaseException:
+            node.signal(signal.SIGCONT)  # so that it can be ended in order
+            raise
 
     def go_on(self, trial: Trial) -> None:
         some = trial.last_step() + 3

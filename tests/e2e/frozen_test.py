@@ -13,7 +13,7 @@ from dmuon_fixtures import Cluster, Daemon
 from trial import Trial
 
 NODES, WORKERS, VICTIM = 3, 4, 2
-STEPS = 40
+STEPS = 60
 LEASE_SECONDS = 1.0  # of a cluster on unix sockets, where no keepalive bounds it
 FLAGS = ("--step-timeout", "1", "--attach-timeout", "0.5")
 
@@ -88,7 +88,7 @@ class Faults:
             raise
 
     def go_on(self, trial: Trial) -> None:
-        some = trial.last_step() + 3
+        some = min(trial.last_step() + 3, STEPS)
         trial.until("some steps", lambda: trial.last_step() >= some)
 
     def _outs(self) -> int:

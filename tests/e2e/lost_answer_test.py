@@ -27,7 +27,8 @@ NODES_CALLS = {"CoordinatorService/Join": (1, 3), "CoordinatorService/Beat": (1,
                "CoordinatorService/RegisterWorker": (1, 3), "CoordinatorService/ReleaseJob": (1, 2),
                "CoordinatorService/NextAttempt": (1, 3), "CoordinatorService/SetKey": (1, 3),
                "CoordinatorService/ReportPart": (1, 3), "CoordinatorService/Leave": (1,)}
-OPERATORS_CALLS = {"CheckpointService/SaveJob": (1, 3), "CheckpointService/DeleteCheckpoint": (1, 2)}
+OPERATORS_CALLS = {"CheckpointService/SaveJob": (1, 3), "CheckpointService/DeleteCheckpoint": (1, 2),
+                   "CoordinatorService/DrainNode": (1, 3)}
 # These change nothing; a stream of plans begins with all that there are.
 READ_ONLY = {"NodeService/GetNodeStatus", "NodeService/GetKernels", "CoordinatorService/GetKey",
              "CoordinatorService/GetClusterStatus", "CoordinatorService/GetPlan", "CoordinatorService/WatchPlans",
@@ -110,7 +111,7 @@ def test_a_lost_answer_changes_no_bit_and_is_no_second_time(pools, tmp_path):
 
 
 def test_an_operator_may_ask_again(job, tmp_path):
-    made = Daemon("--checkpoint-dir", str(tmp_path))
+    made = Daemon("--checkpoint-dir", str(tmp_path), "--node-id", "only")
     model = torch.nn.ParameterDict({"w": torch.nn.Parameter(torch.ones(4, 6))})
     try:
         made.start(losses(OPERATORS_CALLS))
@@ -123,6 +124,9 @@ def test_an_operator_may_ask_again(job, tmp_path):
                     assert again.returncode == 0 if gone is None else gone in again.stderr
                 listed = made.ctl("checkpoint", "list", job).stdout
                 assert ("one" in listed and "two" in listed) == (verb == "save")
+        for verb in ("drain", "undrain"):
+            assert "a failpoint has lost the answer" in made.ctl(verb, "only", check=False).stderr
+            made.ctl(verb, "only")
         assert not_lost(OPERATORS_CALLS, made.log()) == []
         assert made.stop() == 0
     finally:

@@ -6,9 +6,10 @@ an error never heals. Writes what the service tells it into a history (history.p
 It speaks the C ABI itself and knows no torch, for it is started often and torch takes seconds.
 
     chaos_worker.py '{"rank": 0, "world_size": 6, "node": 0, "address": ..., "job": ..., "steps": 9, "history": ...,
-                      "over": FILE, "replication": 1}'
+                      "over": FILE, "end": FILE, "replication": 1}'
 
-It stays until FILE exists, so that a worker or a node that is killed last finds the others when it comes back.
+It stays until `over` exists, so that a worker or a node that is killed last finds the others when it comes back. `end`
+may say later on that there are fewer steps.
 """
 
 import ctypes
@@ -44,15 +45,16 @@ def made(kind: type, **fields) -> ctypes.Structure:
 
 class Worker:
     def __init__(self, rank: int, world_size: int, node: int, address: str, job: str, steps: int, history: str,
-                 over: str, replication: int) -> None:
-        self._rank, self._steps, self._over = rank, steps, pathlib.Path(over)
+                 over: str, end: str, replication: int, checkpoint_every_steps: int = 0, checkpoint_keep: int = 1) -> None:
+        self._rank, self._steps, self._over, self._end = rank, steps, pathlib.Path(over), pathlib.Path(end)
         self._replica, self._shard = divmod(rank, SHARDS)
         self._history = History(pathlib.Path(history), rank=rank, node=node, shard=self._shard, life=os.getpid())
         self._library = _abi.load()
         self._client = ctypes.c_void_p()
         config = made(_abi.dmuon_config, address=address.encode(), job_id=job.encode(), rank=rank,
                       world_size=world_size, missing_gradient=_abi.DMUON_MISSING_ERROR,
-                      connect_timeout_ms=CONNECT_MS, call_timeout_ms=CALL_MS, replication=replication)
+                      connect_timeout_ms=CONNECT_MS, call_timeout_ms=CALL_MS, replication=replication,
+                      checkpoint_every_steps=checkpoint_every_steps, checkpoint_keep=checkpoint_keep)
         self._insist(self._library.dmuon_open, ctypes.byref(config), ctypes.byref(self._client))
         self._all = (ctypes.c_uint32 * len(TENSORS))(*range(len(TENSORS)))
 
@@ -84,12 +86,19 @@ class Worker:
         last, resumed = ctypes.c_uint64(), ctypes.c_int32()
         self._insist(self._library.dmuon_begin, self._client, POLL_MS, ctypes.byref(last), ctypes.byref(resumed))
         self._history.add("begun", step=last.value, digest=self._digest())
-        for step in range(last.value + 1, self._steps + 1):
+        step = last.value
+        while step < self._last():
+            step += 1
             self._step(step)
         while not self._over.exists():
             time.sleep(0.1)
             self._ask_again()
         self._library.dmuon_close(self._client)
+
+    def _last(self) -> int:
+        if self._end.exists():
+            self._steps = int(self._end.read_text())
+        return self._steps
 
     def _ask_again(self) -> None:
         """For the last step: so a daemon that is started again after it finds its workers."""

@@ -45,8 +45,10 @@ def made(kind: type, **fields) -> ctypes.Structure:
 
 class Worker:
     def __init__(self, rank: int, world_size: int, node: int, address: str, job: str, steps: int, history: str,
-                 over: str, end: str, replication: int, checkpoint_every_steps: int = 0, checkpoint_keep: int = 1) -> None:
+                 over: str, end: str, replication: int, checkpoint_every_steps: int = 0, checkpoint_keep: int = 1,
+                 pause_seconds: float = 0.0) -> None:
         self._rank, self._steps, self._over, self._end = rank, steps, pathlib.Path(over), pathlib.Path(end)
+        self._pause_seconds = pause_seconds  # between steps
         self._replica, self._shard = divmod(rank, SHARDS)
         self._history = History(pathlib.Path(history), rank=rank, node=node, shard=self._shard, life=os.getpid())
         self._library = _abi.load()
@@ -89,6 +91,7 @@ class Worker:
         step = last.value
         while step < self._last():
             step += 1
+            time.sleep(self._pause_seconds)
             self._step(step)
         while not self._over.exists():
             time.sleep(0.1)

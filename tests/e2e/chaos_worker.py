@@ -6,10 +6,11 @@ an error never heals. Writes what the service tells it into a history (history.p
 It speaks the C ABI itself and knows no torch, for it is started often and torch takes seconds.
 
     chaos_worker.py '{"rank": 0, "world_size": 6, "node": 0, "address": ..., "job": ..., "steps": 9, "history": ...,
-                      "over": FILE, "replication": 1, "save_every": 3, "load": "step-3"}'
+                      "over": FILE, "end": FILE, "replication": 1, "save_every": 3, "load": "step-3"}'
 
-It stays until FILE exists, so that a worker or a node that is killed last finds the others when it comes back. With
-`save_every` it calls for a checkpoint `step-N` after each so many steps, and with `load` it begins with one.
+It stays until `over` exists, so that a worker or a node that is killed last finds the others when it comes back. `end` may say
+later on that there are fewer steps. With `save_every` it calls for a checkpoint `step-N` after each so many steps, and with `load`
+it begins with one.
 """
 
 import ctypes
@@ -49,16 +50,19 @@ class StateLost(Exception):
 
 class Worker:
     def __init__(self, rank: int, world_size: int, node: int, address: str, job: str, steps: int, history: str,
-                 over: str, replication: int, save_every: int = 0, load: str = "") -> None:
+                 over: str, replication: int, end: str = "", save_every: int = 0, load: str = "",
+                 checkpoint_every_steps: int = 0, checkpoint_keep: int = 1, pause_seconds: float = 0.0) -> None:
         self._save_every, self._load = save_every, load
-        self._rank, self._steps, self._over = rank, steps, pathlib.Path(over)
+        self._rank, self._steps, self._over, self._end = rank, steps, pathlib.Path(over), end
+        self._pause_seconds = pause_seconds  # between steps
         self._replica, self._shard = divmod(rank, SHARDS)
         self._history = History(pathlib.Path(history), rank=rank, node=node, shard=self._shard, life=os.getpid())
         self._library = _abi.load()
         self._client = ctypes.c_void_p()
         config = made(_abi.dmuon_config, address=address.encode(), job_id=job.encode(), rank=rank,
                       world_size=world_size, missing_gradient=_abi.DMUON_MISSING_ERROR,
-                      connect_timeout_ms=CONNECT_MS, call_timeout_ms=CALL_MS, replication=replication)
+                      connect_timeout_ms=CONNECT_MS, call_timeout_ms=CALL_MS, replication=replication,
+                      checkpoint_every_steps=checkpoint_every_steps, checkpoint_keep=checkpoint_keep)
         self._insist(self._library.dmuon_open, ctypes.byref(config), ctypes.byref(self._client))
         self._all = (ctypes.c_uint32 * len(TENSORS))(*range(len(TENSORS)))
 
@@ -85,7 +89,10 @@ class Worker:
         if self._load:
             last = self._restore()
         self._history.add("begun", step=last, digest=self._digest())
-        for step in range(last + 1, self._steps + 1):
+        step = last
+        while step < self._last():
+            step += 1
+            time.sleep(self._pause_seconds)
             self._step(step)
             if self._save_every and step % self._save_every == 0:
                 self._insist(self._library.dmuon_save, self._client, f"step-{step}".encode(), POLL_MS)
@@ -120,6 +127,11 @@ class Worker:
                 return step.value
             except StateLost:
                 begun = False
+
+    def _last(self) -> int:
+        if self._end and pathlib.Path(self._end).exists():
+            self._steps = int(pathlib.Path(self._end).read_text())
+        return self._steps
 
     def _ask_again(self) -> None:
         """For the last step: so a daemon that is started again after it finds its workers."""

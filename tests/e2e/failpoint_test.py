@@ -9,11 +9,11 @@ import subprocess
 
 import history
 import pytest
-from chaos_test import await_no_jobs
+from chaos import await_no_jobs
 from dmuon_fixtures import Cluster, program, with_failpoints
-from trial import Trial
+from trial import PLACES, Trial
 
-NODES, WORKERS, VICTIM = 3, 6, 2
+NODES, WORKERS, VICTIM = 3, len(PLACES), 2
 STEPS, SAVE_EVERY = 36, 3
 # The lives of a node, each with the place of its death. The first times are those of a step that all nodes begin
 # with, or of a recovery.
@@ -45,7 +45,7 @@ def begin(cluster, tmp_path):
     trials = []
 
     def build(job, steps, load=""):
-        trials.append(Trial(cluster, job, tmp_path, WORKERS, steps, save_every=SAVE_EVERY, load=load))
+        trials.append(Trial(cluster, job, tmp_path, PLACES, steps, save_every=SAVE_EVERY, load=load))
         return trials[-1]
 
     yield build
@@ -55,7 +55,7 @@ def begin(cluster, tmp_path):
 
 @pytest.fixture(scope="module")
 def calm(cluster, tmp_path_factory):
-    trial = Trial(cluster, "calm", tmp_path_factory.mktemp("calm"), WORKERS, STEPS, save_every=SAVE_EVERY)
+    trial = Trial(cluster, "calm", tmp_path_factory.mktemp("calm"), PLACES, STEPS, save_every=SAVE_EVERY)
     try:
         facts = trial.finish()
         trial.join()

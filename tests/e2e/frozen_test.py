@@ -12,7 +12,7 @@ from chaos_test import await_no_jobs
 from dmuon_fixtures import Cluster, Daemon
 from trial import Trial
 
-NODES, WORKERS, VICTIM = 3, 4, 2
+NODES, PLACES, VICTIM = 3, (0, 0, 1, 2), 2
 STEPS = 60
 LEASE_SECONDS = 1.0  # of a cluster on unix sockets, where no keepalive bounds it
 FLAGS = ("--step-timeout", "1", "--attach-timeout", "0.5")
@@ -29,7 +29,7 @@ def cluster():
 
 
 def run(cluster, job, folder, disturb) -> list[history.Fact]:
-    trial = Trial(cluster, job, folder, WORKERS, STEPS)
+    trial = Trial(cluster, job, folder, PLACES, STEPS)
     try:
         disturb(trial)
         facts = trial.finish()
@@ -58,7 +58,7 @@ class Faults:
         self._cluster.nodes[VICTIM] = Daemon("--node-id", f"node-{VICTIM}", *FLAGS, coordinator=self._cluster.coordinator)
         try:
             self._cluster.nodes[VICTIM].start()
-            trial.move(WORKERS - 1, self._cluster.nodes[VICTIM].address)
+            trial.move(len(PLACES) - 1, self._cluster.nodes[VICTIM].address)
             self.go_on(trial)
             old.signal(signal.SIGCONT)
             trial.until("its refusal", lambda: "was followed by another process" in old.log())

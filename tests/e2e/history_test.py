@@ -123,3 +123,10 @@ def test_facts_come_back_as_they_were_written(tmp_path):
     assert writers[1].latest() == facts[1:] and writers[1].latest(20) == []
     for writer in writers:
         writer.close()
+
+
+def test_a_pause_lasts_until_all_ranks_have_the_step_after_the_fault():
+    fault = {"fact": "fault", "kind": "kill node"}
+    run = [done(0, 1, at=1.0), done(1, 1, at=1.5), fault | {"at": 1.25}, fault | {"at": 2.0}, done(0, 2, at=3.0), done(1, 2, at=4.0),
+           fault | {"at": 5.0}]
+    assert history.pauses(run) == {"kill node": [2.75, 2.0]}

@@ -6,7 +6,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import history
@@ -15,23 +15,22 @@ from dmuon_fixtures import Cluster
 from worker_run import WorkerRun
 
 WORKER = pathlib.Path(__file__).with_name("chaos_worker.py")
+PLACES = (0, 0, 1, 1, 2, 2)  # of the workers
 PATIENCE_SECONDS = 60.0  # from one event to the next
 
 
 class Trial:
-    """With copies of each node's state on another one. `options`: more of a worker's."""
+    """With copies of each node's state on another one. `places`: the node of each rank; `options`: more of a worker's."""
 
-    def __init__(self, cluster: Cluster, job: str, folder: pathlib.Path, workers: int, steps: int,
+    def __init__(self, cluster: Cluster, job: str, folder: pathlib.Path, places: Sequence[int], steps: int,
                  **options: Any) -> None:
-        path = folder / f"{job}-{options.get('load', '')}.jsonl"
-        self._cluster, self._steps, self._over = cluster, steps, path.with_suffix(".over")
-        self._history = history.History(path)
-        addresses = cluster.addresses(workers)
-        self._options = [{"rank": rank, "world_size": workers, "node": rank * len(cluster.nodes) // workers,
-                          "address": addresses[rank], "job": job, "steps": steps, "history": str(path),
-                          "over": str(self._over), "replication": _abi.DMUON_REPLICATION_SYNC, **options}
-                         for rank in range(workers)]
-        self.run = WorkerRun([self._command(rank) for rank in range(workers)])
+        self.job, self.path = job, folder / f"{job}-{options.get('load', '')}.jsonl"
+        self._cluster, self._steps, self._over = cluster, steps, self.path.with_suffix(".over")
+        self._history = history.History(self.path)
+        self._options = [{"rank": rank, "world_size": len(places), "node": place, "address": cluster.nodes[place].address,
+                          "job": job, "steps": steps, "history": str(self.path), "over": str(self._over),
+                          "replication": _abi.DMUON_REPLICATION_SYNC, **options} for rank, place in enumerate(places)]
+        self.run = WorkerRun([self._command(rank) for rank in range(len(places))])
 
     def _command(self, rank: int) -> list[str]:
         return [sys.executable, str(WORKER), json.dumps(self._options[rank])]
@@ -53,10 +52,13 @@ class Trial:
         """The last one that a worker was told of."""
         return max(history.last_steps(self._history.latest()).values(), default=0)
 
+    def _all_done(self) -> bool:
+        workers = {worker.pid: self._steps for worker in self.run.workers}
+        return workers.items() <= history.last_steps(self._history.latest(1 << 16)).items()
+
     def finish(self) -> list[history.Fact]:
         """All steps are done, and the workers know that nobody needs them any more."""
-        workers = {worker.pid: self._steps for worker in self.run.workers}
-        self.until("the last step", lambda: workers.items() <= history.last_steps(self._history.facts()).items())
+        self.until("the last step", self._all_done)
         self._over.touch()
         return self._history.facts()
 

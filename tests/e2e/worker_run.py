@@ -21,10 +21,17 @@ class WorkerRun:
             self._commands[rank] = command
         if self.workers[rank].poll() is not None:
             return False
+        self.kill(rank)
+        self.start(rank)
+        return True
+
+    def kill(self, rank: int) -> None:
         self.workers[rank].kill()
         self.workers[rank].communicate()
+
+    def start(self, rank: int) -> None:
+        """In its next life."""
         self.workers[rank] = self._launch(rank)
-        return True
 
     @property
     def running(self) -> bool:

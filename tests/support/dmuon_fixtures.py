@@ -41,9 +41,9 @@ def with_failpoints(failpoints: str) -> dict[str, str]:
 
 class Daemon:
     """One `dmuond`, standalone or a node of a coordinator. Its directory, and so its address, outlives
-    restarts."""
+    restarts. `within`: a command that becomes the program behind it."""
 
-    def __init__(self, *flags: str, coordinator: str | None = None, namespace: str | None = None) -> None:
+    def __init__(self, *flags: str, coordinator: str | None = None, within: Sequence[str] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dmuon-")
         self.directory = pathlib.Path(self._folder.name)
         self.address = f"unix:{self.directory}/d.sock"
@@ -55,13 +55,13 @@ class Daemon:
         else:
             self._side = ["--coordinator", coordinator]
         self._flags = flags
-        self._network = ["ip", "netns", "exec", namespace] if namespace else []
+        self._within = within
         self._process: subprocess.Popen | None = None
 
     def launch(self, failpoints: str = "") -> None:
         """Starts it; `failpoints`: where it is to fail (daemon/base/failpoint.h)."""
         assert self._process is None, "already started"
-        command = [*self._network, program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
+        command = [*self._within, program("dmuond"), *self._side, "--listen", self.address, "--metrics", "127.0.0.1:0",
                    "--cache-dir", self.directory / "cache", *self._flags]
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log,
@@ -195,7 +195,7 @@ class Cluster:
             own = ["--data-address", network.address(i)] if network else []
             own += node_flags[i] if node_flags else []
             self.nodes.append(Daemon("--node-id", f"node-{i}", *own, *flags, coordinator=self.coordinator,
-                                     namespace=network.namespace(i) if network else None))
+                                     within=["ip", "netns", "exec", network.namespace(i)] if network else ()))
 
     def start(self, coordinator_failpoints: str = "", node_failpoints: Mapping[int, str] | None = None) -> "Cluster":
         """Starts it and waits until every node has joined. `node_failpoints`: by number."""
@@ -226,13 +226,20 @@ class Cluster:
         self._process.kill()
         self._process.wait()
 
-    def joined(self) -> int:
-        """How many nodes are members."""
+    @property
+    def coordinator_pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def status(self) -> dict:
+        """As Daemon.status, asked of the coordinator; empty when it does not answer."""
         command = [str(program("dmuonctl")), "--address", self.coordinator, "--json", "status"]
         answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-        if answer.returncode != 0:
-            return 0
-        return len(json.loads(answer.stdout)["cluster"].get("nodes", []))
+        return json.loads(answer.stdout) if answer.returncode == 0 else {}
+
+    def joined(self) -> int:
+        """How many nodes are members."""
+        return len(self.status().get("cluster", {}).get("nodes", []))
 
     def addresses(self, workers: int) -> list[str]:
         """Of each rank's node: the first ranks on the first node, and so on, as torchrun places them."""

@@ -16,7 +16,11 @@ Newton-Schulz calls there. Other facts, such as faults, are for the reader. A ch
 is wrong.
 """
 
+import bisect
+import collections
+import itertools
 import json
+import operator
 import os
 import pathlib
 import time
@@ -74,9 +78,10 @@ def _of_kind(kind: str, facts: list[Fact]) -> list[Fact]:
 
 def no_step_is_applied_twice(facts: list[Fact], steps: int) -> Iterator[str]:
     for rank, own in _by("rank", facts).items():
-        first = [f["step"] for f in _of_kind("done", own) if not f["replayed"]]
-        for step in sorted({step for step in first if first.count(step) > 1}):
-            yield f"rank {rank} was told {first.count(step)} times that step {step} has just been applied"
+        first = collections.Counter(f["step"] for f in _of_kind("done", own) if not f["replayed"])
+        for step, times in sorted(first.items()):
+            if times > 1:
+                yield f"rank {rank} was told {times} times that step {step} has just been applied"
 
 
 def steps_leave_no_gap(facts: list[Fact], steps: int) -> Iterator[str]:
@@ -175,9 +180,11 @@ def pauses(facts: list[Fact]) -> dict[str, list[float]]:
     """By kind of fault, the seconds from each until all ranks are told that the next step is done."""
     done = _of_kind("done", facts)
     all_at = {step: max(f["at"] for f in same) for step, same in _by("step", done).items()}
+    reached = sorted((f["at"], f["step"]) for f in done)
+    latest = list(itertools.accumulate((step for _, step in reached), max, initial=0))
     found: dict[str, list[float]] = {}
     for fault in _of_kind("fault", facts):
-        before = max((f["step"] for f in done if f["at"] <= fault["at"]), default=0)
+        before = latest[bisect.bisect_right(reached, fault["at"], key=operator.itemgetter(0))]
         if before + 1 in all_at:
             found.setdefault(fault["kind"], []).append(all_at[before + 1] - fault["at"])
     return found

@@ -65,25 +65,36 @@ v1::NodeIdentity Transcript::Identity(const std::string& node, const Words& word
   return Node(node, Get(words, "incarnation", incarnations_[node]));
 }
 
+v1::HeldJob Transcript::Held(const v1::JoinRequest& request, const Words& words) {
+  const std::vector<std::string> parts = absl::StrSplit(words.at("held"), absl::ByAnyChar("@:"));
+  const std::vector<std::string> nodes = absl::StrSplit(Get(words, "nodes", request.node().node_id()), '+');
+  v1::HeldJob job;
+  *job.mutable_job() = ModelOf(parts.at(0), "mlp", static_cast<uint32_t>(nodes.size()));
+  job.set_last_step(std::stoull(parts.at(2)));
+  job.set_has_state(Get(words, "state", "no") == "yes");
+  v1::Plan& plan = *job.mutable_plan();
+  plan.set_job_id(parts.at(0));
+  plan.set_generation(std::stoull(parts.at(1)));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    plan.add_nodes(nodes[i]);
+    plan.add_slots(request.slots());
+    if (Get(words, "copies", "") == "ring") plan.add_buddies(static_cast<uint32_t>((i + 1) % nodes.size()));
+  }
+  for (const absl::string_view rank : absl::StrSplit(Get(words, "ranks", ""), '+', absl::SkipEmpty())) {
+    v1::HeldShards& shards = *job.add_ranks();
+    shards.set_rank(static_cast<uint32_t>(std::stoul(std::string(rank))));
+    *shards.mutable_shards() = RankOf(request.node(), job.job(), shards.rank()).shards();
+  }
+  return job;
+}
+
 Outcome Transcript::Join(const std::string& node, const Words& words) {
   v1::JoinRequest request = JoinOf(node, static_cast<uint32_t>(GetNumber(words, "slots", 1)),
                                    Get(words, "incarnation", "1"));
   request.set_highest_generation(GetNumber(words, "generation", 0));
   request.set_protocol_version(
       static_cast<uint32_t>(GetNumber(words, "protocol", request.protocol_version())));
-  if (const auto held = words.find("held"); held != words.end()) {
-    const std::vector<std::string> parts = absl::StrSplit(held->second, absl::ByAnyChar("@:"));
-    v1::HeldJob& job = *request.add_held();
-    const std::vector<std::string> nodes = absl::StrSplit(Get(words, "nodes", node), '+');
-    *job.mutable_job() = ModelOf(parts.at(0), "mlp", static_cast<uint32_t>(nodes.size()));
-    job.mutable_plan()->set_job_id(parts.at(0));
-    job.mutable_plan()->set_generation(std::stoull(parts.at(1)));
-    for (const std::string& of : nodes) {
-      job.mutable_plan()->add_nodes(of);
-      job.mutable_plan()->add_slots(request.slots());
-    }
-    job.set_last_step(std::stoull(parts.at(2)));
-  }
+  if (words.contains("held")) *request.add_held() = Held(request, words);
   Outcome outcome = core_.Join(now_, request);
   if (outcome.status.ok()) incarnations_[node] = request.node().incarnation();
   return outcome;

@@ -4,7 +4,9 @@
 // The language of tests/scenarios/coordinator/*.txt: one command a line, then what came of it.
 //
 //   # a comment; blank lines are free
-//   join a slots=2 [incarnation=2] [generation=7] [held=JOB@GENERATION:STEP [nodes=a+b]] [protocol=9]
+//   join a slots=2 [incarnation=2] [generation=7] [protocol=9]
+//          [held=JOB@GENERATION:STEP [nodes=a+b] [ranks=0+1] [copies=ring] [state=yes]]
+//                                          ranks: of its own workers, whose rows it knows; copies: each node's on the next
 //   beat a | leave a                       as the node's latest incarnation, or incarnation=1
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
 //   release a [job=demo in_order=no]       failure=no_memory: of the successor that could not be taken over
@@ -46,6 +48,7 @@ class Transcript {
   using Words = std::map<std::string, std::string>;  // key=value of a command
 
   v1::NodeIdentity Identity(const std::string& node, const Words& words);
+  static v1::HeldJob Held(const v1::JoinRequest& request, const Words& words);
   Outcome Join(const std::string& node, const Words& words);
   Outcome Register(const std::string& node, const Words& words);
   std::vector<std::string> Report(const std::string& node, const Words& words);

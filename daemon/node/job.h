@@ -164,6 +164,7 @@ class Job {
   void RunRestore(const std::string& name, absl::Time deadline);
   absl::StatusOr<v1::ExportResponse> GiveState(absl::Time deadline, const v1::ExportRequest& request);
   BroughtState BroughtHere(const std::string& digest);
+  absl::Status ConcludeRecovery();
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);

@@ -38,6 +38,10 @@ void StateLedger::See(const Event& event) {
     generations_[event.generation].acked = true;
     return;
   }
+  if (event.what == What::kPlanned) {  // the coordinator takes all processes for safe until it hears otherwise
+    generations_[event.generation].nodes.assign(nodes_, Node{.heard = true});
+    return;
+  }
   if (event.what == What::kLeft && event.flag) {
     Generation& generation = generations_[event.generation];
     generation.left = true;
@@ -63,8 +67,6 @@ void StateLedger::See(const Event& event) {
     if (event.what != What::kSafe) return;
     nodes[*node].safe = true;
     nodes[Ward(*node)].copied = true;
-    // A coordinator that has planned the job takes all nodes for safe until it hears otherwise.
-    if (!generations_[event.generation].acked) nodes[*node].heard = true;
   }
 }
 

@@ -143,7 +143,7 @@ absl::Status Attachment::Adopt(wire::Arena arena) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::BeginResponse> Attachment::Begin() { return Begin(false, CallDeadline()); }
+absl::StatusOr<v1::BeginResponse> Attachment::Begin(bool must_resume) { return Begin(must_resume, CallDeadline()); }
 
 absl::StatusOr<v1::BeginResponse> Attachment::Begin(bool must_resume, Deadline until) {
   while (true) {

@@ -50,7 +50,8 @@ class Attachment {
 
   // Registers and maps the arena; whatever an earlier arena held is moved into it.
   absl::StatusOr<v1::RegisterResponse> Register();
-  absl::StatusOr<v1::BeginResponse> Begin();
+  // `must_resume`: the trainer has taken steps; STATE_LOST when there is nothing to go on from.
+  absl::StatusOr<v1::BeginResponse> Begin(bool must_resume);
   // Tells the daemon that gradients of `step` are marked one by one, if there is a session: one that is lost
   // is the next step's to mend.
   void ExpectGradients(uint64_t step);

@@ -139,6 +139,7 @@ absl::StatusOr<v1::BeginResponse> Client::Begin(Timeout timeout) {
   if (operation_ != Operation::kBegin) {
     DMUON_RETURN_IF_ERROR(RequireIdle("dmuon_begin"));
     if (!registered_) return NotReady("dmuon_register comes before dmuon_begin");
+    counts_on_state_ = begun_ && last_step_ > 0;
     Post(Operation::kBegin);
   }
   DMUON_RETURN_IF_ERROR(Await("dmuon_begin", timeout));
@@ -397,7 +398,7 @@ absl::Status Client::Execute(Operation operation) {
       return absl::OkStatus();
     }
     case Operation::kBegin: {
-      DMUON_ASSIGN_OR_RETURN(begun_response_, attachment_.Begin());
+      DMUON_ASSIGN_OR_RETURN(begun_response_, attachment_.Begin(counts_on_state_));
       return absl::OkStatus();
     }
     case Operation::kStep: {

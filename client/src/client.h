@@ -121,6 +121,7 @@ class Client {
   v1::JobSpec groups_;  // groups only, to check hyper-parameters
   v1::StepRequest step_request_;
   v1::RegisterResponse registered_response_;
+  bool counts_on_state_ = false;  // who begins: it has taken steps
   v1::BeginResponse begun_response_;
   v1::StepResponse step_response_;
   v1::SaveRequest save_request_;

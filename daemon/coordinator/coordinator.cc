@@ -384,6 +384,11 @@ Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest&
   const uint64_t generation = job->second.plan.has_value() ? job->second.plan->generation() : 0;
   if (generation != request.generation()) return outcome;
   AddReason(absl::StrCat("job ", request.job_id(), " is released by node ", node_id), outcome);
+  // It had nothing of it yet; the state and its copies are on the other nodes.
+  if (!request.in_order() && job->second.lost.contains(node_id) && job->second.HasCopiesWithout(node_id)) {
+    AddReason("it has yet to get its state back, and the job stays", outcome);
+    return outcome;
+  }
   if (generation == 0) {
     ForgetWaiting(node_id, job);
   } else if (request.in_order()) {

@@ -41,7 +41,8 @@ void Coordinator::DropLost(const v1::JoinRequest& request, Outcome& outcome) {
       AddReason(absl::StrCat("job ", current->first, ": node ", id, " came back, which owns nothing"), outcome);
       continue;
     }
-    if (current->second.HasCopiesWithout(id)) {
+    // One whose workers have left will not ask for them.
+    if (current->second.HasCopiesWithout(id) && !current->second.released.contains(id)) {
       planned_for->second = request.node().incarnation();
       current->second.lost.insert(id);
       AddReason(absl::StrCat("job ", current->first, ": node ", id, " came back without its state, which another node has "

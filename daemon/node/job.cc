@@ -163,7 +163,10 @@ void Job::ReplaceDeadSession(const WorkerSession& successor) {
     if (session->Alive() && session->incarnation() != successor.incarnation()) return;
     LogInfo("job ", job_id_, ": rank ", successor.rank(), " is replaced by ",
             successor.incarnation());
-    CarryOut(core_.Gone(MonotonicNow(), id));
+    Actions actions = core_.Gone(MonotonicNow(), id);
+    // The last worker of a job that has not begun: it does not end with it, for here is the next one.
+    std::erase_if(actions, [](const Action& action) { return std::holds_alternative<action::EndJob>(action); });
+    CarryOut(std::move(actions));
     return;
   }
 }
@@ -239,6 +242,7 @@ void Job::ArriveAtStep(SessionId session, absl::Time deadline, v1::StepRequest r
   if (core_.steps_arrived() == 0) first_arrival_ = MonotonicNow();
   CountWait(session, request.waited_seconds());
   const bool replayed = step == core_.last_step();
+  if (absl::Status status = replayed ? ConcludeRecovery() : absl::OkStatus(); !status.ok()) return reply(status);
   const Ticket ticket =
       Await([this, step, replayed, reply = std::move(reply)](const absl::Status& status) {
         if (!status.ok()) return reply(status);
@@ -366,10 +370,10 @@ void Job::Initialize(bool resume, absl::Time deadline) {
   if (!TakeLoss(status)) {
     CarryOut(core_.Initialized(MonotonicNow(), status, status.ok() ? pipeline_->reached_step() : 0));
   }
-  if (!status.ok() || !recovered) return;
-  last_report_.verdict = pipeline_->verdict();
+  if (!status.ok() || !pipeline_->replicas().on()) return;
+  if (recovered) last_report_.verdict = pipeline_->verdict();
   PublishSnapshot();
-  environment_.link->Rejoin();
+  environment_.link->Rejoin();  // the coordinator may take this process for one that has yet to get its state back
 }
 
 // After a meeting of the nodes: whether it ended with less than there was, so that it has been dealt with here.
@@ -381,6 +385,11 @@ bool Job::TakeLoss(const absl::Status& status) {
   }
   const uint64_t reached = pipeline_->reached_step();
   if (!pipeline_->TakeWentBack() || !core_.initialized() || reached >= core_.last_step()) return false;
+  if (ended_) {  // nobody is here any more who could do it again
+    const std::string why = absl::StrCat("job '", job_id_, "': step ", core_.last_step(), " is undone, because a node was lost, "
+                                         "and the workers of node ", environment_.node.node_id(), " have left");
+    return TakeLoss(wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST, why));
+  }
   checkpoints_->WentBack();
   environment_.metrics->Increment(MetricId::kStepsLost, {job_id_}, static_cast<double>(core_.last_step() - reached));
   const absl::Status why =
@@ -393,9 +402,20 @@ bool Job::TakeLoss(const absl::Status& status) {
   return true;
 }
 
+// Of a recovery that broke off, no worker is given the parameters.
+absl::Status Job::ConcludeRecovery() {
+  if (!core_.initialized() || !pipeline_->recovering()) return absl::OkStatus();
+  HelpOthers(peer_timeout_).IgnoreError();  // whatever it ends with, the question is whether all have
+  if (!pipeline_->recovering()) return absl::OkStatus();
+  return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,
+                     absl::StrCat("job '", job_id_, "': not all nodes are known to have gone to step ",
+                                  pipeline_->reached_step(), " after one was lost"));
+}
+
 // A step that this node has applied, while another node is not known to have: before a worker is told
 // of the state, it is made sure of.
 absl::Status Job::ConcludeStep() {
+  DMUON_RETURN_IF_ERROR(ConcludeRecovery());
   if (!core_.initialized() || !pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();
   RunStep(core_.last_step() + 1, MonotonicNow() + peer_timeout_);
   if (!pipeline_->IsAheadOf(core_.last_step())) return absl::OkStatus();

@@ -170,6 +170,7 @@ class Job {
   [[nodiscard]] bool HasRestored(SessionId session, uint64_t generation, const std::string& name) const;
   absl::StatusOr<v1::ExportResponse> GiveState(absl::Time deadline, const v1::ExportRequest& request);
   BroughtState BroughtHere(const std::string& digest);
+  absl::Status ConcludeRecovery();
   absl::Status ConcludeStep();
   void DropSession(SessionId session);
   void ReplaceDeadSession(const WorkerSession& successor);

@@ -50,16 +50,26 @@ std::string WhatIsLeft(const v1::Plan& plan, const Reports& reports, const std::
 
 }  // namespace
 
-std::vector<bool> LostNodes(const Reports& reports) {
+std::optional<uint32_t> WardOf(const v1::Plan& plan, uint32_t self) {
+  const auto found = std::find(plan.buddies().begin(), plan.buddies().end(), self);
+  if (found == plan.buddies().end()) return std::nullopt;
+  return static_cast<uint32_t>(found - plan.buddies().begin());
+}
+
+std::vector<bool> LostNodes(const v1::Plan& plan, const Reports& reports) {
   const bool went_on = std::any_of(reports.begin(), reports.end(),
                                    [](const v1::PeerReport& report) { return report.reached() > kLoaded; });
   std::vector<bool> lost;
-  for (const v1::PeerReport& report : reports) lost.push_back(report.reached() == 0 && (went_on || report.lost()));
+  for (size_t node = 0; node < reports.size(); ++node) {
+    const uint32_t buddy = plan.buddies(static_cast<int>(node));
+    const bool was = went_on || reports[node].lost() || !reports[buddy].copied().empty();
+    lost.push_back(reports[node].reached() == 0 && was);
+  }
   return lost;
 }
 
-bool AnyIsLost(const Reports& reports) {
-  const std::vector<bool> lost = LostNodes(reports);
+bool AnyIsLost(const v1::Plan& plan, const Reports& reports) {
+  const std::vector<bool> lost = LostNodes(plan, reports);
   return std::find(lost.begin(), lost.end(), true) != lost.end();
 }
 
@@ -84,10 +94,10 @@ bool PassOver(const v1::Plan& plan, Reports& reports) {
   return !anew.empty();
 }
 
-bool NeedRecovery(const Reports& reports) {
+bool NeedRecovery(const v1::Plan& plan, const Reports& reports) {
   const uint64_t most = MostRecoveries(reports);
-  return AnyIsLost(reports) || std::any_of(reports.begin(), reports.end(), [&](const v1::PeerReport& report) {
-           return report.recoveries() != most;
+  return AnyIsLost(plan, reports) || std::any_of(reports.begin(), reports.end(), [&](const v1::PeerReport& report) {
+           return report.recovering() || report.recoveries() != most;
          });
 }
 
@@ -126,18 +136,29 @@ absl::StatusOr<uint64_t> CommonStep(const v1::Plan& plan, const Reports& reports
                                   absl::StrJoin(left, "; "), "; no step is on all nodes"));
 }
 
+bool LackCopies(const Reports& reports, uint64_t target) {
+  const auto is_there = [&](const v1::PeerReport& report) { return report.reached() >= target; };
+  const auto has_copy = [&](const v1::PeerReport& report) { return Has(report.kept(), target - 1 - kLoaded); };
+  return std::none_of(reports.begin(), reports.end(), is_there) && !std::all_of(reports.begin(), reports.end(), has_copy);
+}
+
 v1::StepVerdict VerdictOf(const Reports& reports, uint64_t step) {
   const auto found = std::find_if(reports.begin(), reports.end(),
                                   [&](const v1::PeerReport& report) { return IsInUse(report, step); });
   return found == reports.end() ? v1::StepVerdict() : found->verdict();
 }
 
-absl::Status CheckNext(const v1::Plan& plan, const Reports& reports, uint64_t target, uint64_t reached) {
-  if (target <= reached + 1) return absl::OkStatus();
+absl::Status CheckNext(const v1::Plan& plan, const Reports& reports, uint64_t target, uint64_t was_at, uint64_t reached) {
+  if (target <= reached + 1 && was_at < target) return absl::OkStatus();
+  if (target <= reached + 1) {
+    return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,
+                       absl::StrCat("job '", plan.job_id(), "': step ", target - kLoaded, ", which no worker was told of, is undone, "
+                                    "because node ", NamesOf(plan, LostNodes(plan, reports)), " was lost"));
+  }
   return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_ROLLED_BACK,
                      absl::StrCat("job '", plan.job_id(), "' has gone back from step ", target - 1 - kLoaded, " to step ",
                                   reached - kLoaded, ", the last one that there are copies of, because node ",
-                                  NamesOf(plan, LostNodes(reports)), " was lost; begin again"));
+                                  NamesOf(plan, LostNodes(plan, reports)), " was lost; begin again"));
 }
 
 std::string NamesOf(const v1::Plan& plan, const std::vector<bool>& nodes) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "daemon/base/failpoint.h"
+#include "daemon/node/recovery.h"
 #include "daemon/plan/cost.h"
 #include "daemon/plan/plan.h"
 #include "daemon/plan/units.h"
@@ -32,12 +33,6 @@ uint64_t CopyBytes(const v1::JobSpec& job, const v1::Plan& plan, uint32_t owner)
   return bytes;
 }
 
-std::optional<uint32_t> WardOf(const v1::Plan& plan, uint32_t self) {
-  const auto found = std::find(plan.buddies().begin(), plan.buddies().end(), self);
-  if (found == plan.buddies().end()) return std::nullopt;
-  return static_cast<uint32_t>(found - plan.buddies().begin());
-}
-
 template <typename Values>
 void Put(const Values& values, std::byte*& to) {
   const size_t bytes = values.size() * sizeof(values[0]);
@@ -50,12 +45,6 @@ void Take(const std::byte*& from, Values& values) {
   const size_t bytes = values.size() * sizeof(values[0]);
   std::memcpy(values.data(), from, bytes);
   from += bytes;
-}
-
-void AddRange(uint64_t first, uint64_t last, google::protobuf::RepeatedPtrField<v1::StepRange>& ranges) {
-  v1::StepRange& range = *ranges.Add();
-  range.set_first(first);
-  range.set_last(last);
 }
 
 }  // namespace
@@ -71,10 +60,10 @@ Replicas::Replicas(const v1::JobSpec& job, const v1::Plan& plan, uint32_t self,
       mail_{Cargo::kState, {}, {}} {
   if (!on()) return;
   const uint32_t buddy = plan.buddies(static_cast<int>(self));
-  for (Copy& copy : kept_) copy.messages = MessagesOf(job, plan, self, buddy);
-  for (Copy& copy : copied_) copy.messages = MessagesOf(job, plan, *ward_, *ward_);
+  for (std::vector<Message>& copy : kept_.messages) copy = MessagesOf(job, plan, self, buddy);
+  for (std::vector<Message>& copy : copied_.messages) copy = MessagesOf(job, plan, *ward_, *ward_);
   std::map<uint32_t, Place> place_of;  // by unit
-  const std::vector<Message>& messages = kept_.front().messages;
+  const std::vector<Message>& messages = kept_.messages.front();
   for (size_t m = 0; m < messages.size(); ++m) {
     bytes_ += messages[m].bytes.size();
     for (const Piece& piece : messages[m].pieces) {
@@ -120,33 +109,16 @@ std::vector<Message> Replicas::MessagesOf(const v1::JobSpec& job, const v1::Plan
   return messages;
 }
 
-// What is of `step` is sent again as it is; else the older one gives way.
-Replicas::Copy& Replicas::OlderOf(std::array<Copy, 2>& copies, uint64_t step) {
-  for (Copy& copy : copies) {
-    if (copy.steps.Has(step)) return copy;
-  }
-  const bool first = copies[0].steps.empty() ||
-                     (!copies[1].steps.empty() && copies[0].steps.last <= copies[1].steps.last);
-  Copy& older = copies[first ? 0 : 1];
-  older.steps = Steps();
-  return older;
-}
-
-Replicas::Copy* Replicas::Find(std::array<Copy, 2>& copies, uint64_t step) {
-  const auto found = std::find_if(copies.begin(), copies.end(), [&](const Copy& copy) { return copy.steps.Has(step); });
-  return found == copies.end() ? nullptr : &*found;
-}
-
 // A connection that broke has ended it.
-bool Replicas::underway() const { return sending_ != nullptr && peers_->copies() != nullptr; }
+bool Replicas::underway() const { return sending_.has_value() && peers_->copies() != nullptr; }
 
 void Replicas::Begin(uint64_t step) {
   PutBack();
   step_ = step;
-  sending_ = &OlderOf(kept_, step);
-  receiving_ = &OlderOf(copied_, step);
-  std::swap(sending_->messages, mail_.out);
-  std::swap(receiving_->messages, mail_.in);
+  sending_ = kept_.steps.GiveWay(step);
+  receiving_ = copied_.steps.GiveWay(step);
+  std::swap(kept_.messages[*sending_], mail_.out);
+  std::swap(copied_.messages[receiving_], mail_.in);
   unpacked_.Reset();
   peers_->OpenCopies(mail_);
 }
@@ -175,7 +147,7 @@ void Replicas::SendRest() {
 }
 
 absl::Status Replicas::End(absl::Time deadline) {
-  if (sending_ == nullptr) return absl::OkStatus();
+  if (!sending_.has_value()) return absl::OkStatus();
   absl::Status status = absl::AbortedError("the nodes are not connected");
   if (underway()) {
     peers_->copies()->Expect(deadline);
@@ -183,9 +155,8 @@ absl::Status Replicas::End(absl::Time deadline) {
     status = peers_->CloseCopies();
   }
   if (status.ok()) {
-    for (Copy* const copy : {sending_, receiving_}) {
-      if (!copy->steps.Has(step_)) copy->steps = {step_, step_};
-    }
+    kept_.steps.Arrived(*sending_, step_);
+    copied_.steps.Arrived(receiving_, step_);
   }
   PutBack();
   return status;
@@ -193,10 +164,10 @@ absl::Status Replicas::End(absl::Time deadline) {
 
 // What was on its way is not any more: it has ended, or the connections broke.
 void Replicas::PutBack() {
-  if (sending_ == nullptr) return;
-  std::swap(sending_->messages, mail_.out);
-  std::swap(receiving_->messages, mail_.in);
-  sending_ = receiving_ = nullptr;
+  if (!sending_.has_value()) return;
+  std::swap(kept_.messages[*sending_], mail_.out);
+  std::swap(copied_.messages[receiving_], mail_.in);
+  sending_.reset();
 }
 
 absl::Status Replicas::Exchange(uint64_t step, absl::Time deadline) {
@@ -207,43 +178,31 @@ absl::Status Replicas::Exchange(uint64_t step, absl::Time deadline) {
 }
 
 void Replicas::Extend(uint64_t step) {
-  for (std::array<Copy, 2>* const copies : {&kept_, &copied_}) {
-    for (Copy& copy : *copies) {
-      if (!copy.steps.empty() && copy.steps.last + 1 == step) copy.steps.last = step;
-    }
-  }
+  kept_.steps.Extend(step);
+  copied_.steps.Extend(step);
 }
 
 void Replicas::Forget() {
-  for (std::array<Copy, 2>* const copies : {&kept_, &copied_}) {
-    for (Copy& copy : *copies) copy.steps = Steps();
-  }
+  kept_.steps.Forget();
+  copied_.steps.Forget();
 }
 
 void Replicas::ForgetAfter(uint64_t step) {
-  for (std::array<Copy, 2>* const copies : {&kept_, &copied_}) {
-    for (Copy& copy : *copies) {
-      copy.steps.last = std::min(copy.steps.last, step);
-      if (copy.steps.empty()) copy.steps = Steps();
-    }
-  }
+  kept_.steps.ForgetAfter(step);
+  copied_.steps.ForgetAfter(step);
 }
 
 void Replicas::Describe(v1::PeerReport& report) const {
-  for (const Copy& copy : kept_) {
-    if (!copy.steps.empty()) AddRange(copy.steps.first, copy.steps.last, *report.mutable_kept());
-  }
-  for (const Copy& copy : copied_) {
-    if (!copy.steps.empty()) AddRange(copy.steps.first, copy.steps.last, *report.mutable_copied());
-  }
+  kept_.steps.Describe(*report.mutable_kept());
+  copied_.steps.Describe(*report.mutable_copied());
 }
 
-void Replicas::Unpack(const Copy& copy) {
+void Replicas::Unpack(const std::vector<Message>& copy) {
   slots_->Run([&](size_t slot) {
     for (size_t i = 0; i < states_[slot]->size(); ++i) {
       OwnedUnit& unit = states_[slot]->mutable_unit(i);
       const Place& place = places_[slot][i];
-      const std::byte* from = copy.messages[place.message].bytes.data() + place.offset;
+      const std::byte* from = copy[place.message].bytes.data() + place.offset;
       Take(from, unit.weight);
       for (OwnedMatrix& matrix : unit.matrices) {
         for (std::vector<float>& values : matrix.state) Take(from, values);
@@ -256,37 +215,29 @@ void Replicas::Unpack(const Copy& copy) {
 
 bool Replicas::GoBack(uint64_t step) {
   PutBack();
-  const Copy* const copy = Find(kept_, step);
-  if (copy != nullptr) Unpack(*copy);
-  return copy != nullptr;
+  const std::optional<size_t> copy = kept_.steps.Find(step);
+  if (copy.has_value()) Unpack(kept_.messages[*copy]);
+  return copy.has_value();
 }
 
 // The same messages as ever, in the other direction.
 absl::Status Replicas::GiveBack(const std::vector<bool>& lost, uint64_t step, absl::Time deadline) {
   PutBack();
-  Copy* const mine = lost[self_] ? &OlderOf(kept_, step) : nullptr;
-  Copy* const wards = lost[*ward_] ? Find(copied_, step) : nullptr;
+  const size_t copy = lost[self_] ? kept_.steps.GiveWay(step) : 0;
+  const std::optional<size_t> wards = lost[*ward_] ? copied_.steps.Find(step) : std::nullopt;
   Mail back{Cargo::kState, {}, {}};
-  if (mine != nullptr) std::swap(mine->messages, back.in);
-  if (wards != nullptr) std::swap(wards->messages, back.out);
+  if (lost[self_]) std::swap(kept_.messages[copy], back.in);
+  if (wards.has_value()) std::swap(copied_.messages[*wards], back.out);
   peers_->OpenCopies(back);
   peers_->copies()->Expect(deadline);
   const absl::Status status = peers_->CloseCopies();
-  if (wards != nullptr) std::swap(wards->messages, back.out);
-  if (mine == nullptr) return status;
-  std::swap(mine->messages, back.in);
+  if (wards.has_value()) std::swap(copied_.messages[*wards], back.out);
+  if (!lost[self_]) return status;
+  std::swap(kept_.messages[copy], back.in);
   if (!status.ok()) return status;
-  mine->steps = {step, step};
-  Unpack(*mine);
+  kept_.steps.Arrived(copy, step);
+  Unpack(kept_.messages[copy]);
   return absl::OkStatus();
-}
-
-std::optional<uint64_t> Replicas::newest() const {
-  std::optional<uint64_t> newest;
-  for (const Copy& copy : kept_) {
-    if (!copy.steps.empty() && (!newest.has_value() || *newest < copy.steps.last)) newest = copy.steps.last;
-  }
-  return newest;
 }
 
 }  // namespace dmuon::node

@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/node/copy_steps.h"
 #include "daemon/node/countdown.h"
 #include "daemon/node/messages.h"
 #include "daemon/node/owned_state.h"
@@ -83,19 +84,13 @@ class Replicas {
   // Bytes of one copy of this node's state.
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
   // The newest step of which the buddy is known to have a copy; nullopt: none.
-  [[nodiscard]] std::optional<uint64_t> newest() const;
+  [[nodiscard]] std::optional<uint64_t> newest() const { return kept_.steps.newest(); }
 
  private:
-  struct Steps {  // first > last: nothing
-    uint64_t first = 1;
-    uint64_t last = 0;
-    [[nodiscard]] bool empty() const { return first > last; }
-    [[nodiscard]] bool Has(uint64_t step) const { return first <= step && step <= last; }
-  };
-  // A copy, by bucket.
-  struct Copy {
-    Steps steps;
-    std::vector<Message> messages;
+  // Two of one state, by bucket.
+  struct Copies {
+    CopySteps steps;
+    std::array<std::vector<Message>, 2> messages;
   };
   // Where a unit lies in the messages.
   struct Place {
@@ -105,9 +100,7 @@ class Replicas {
 
   // Of the units of node `owner`; `peer` is whom they travel to or come from.
   static std::vector<Message> MessagesOf(const v1::JobSpec& job, const v1::Plan& plan, uint32_t owner, uint32_t peer);
-  static Copy& OlderOf(std::array<Copy, 2>& copies, uint64_t step);
-  static Copy* Find(std::array<Copy, 2>& copies, uint64_t step);  // null: neither is of it
-  void Unpack(const Copy& copy);
+  void Unpack(const std::vector<Message>& copy);
   void PutBack();
 
   const uint32_t self_;
@@ -116,14 +109,14 @@ class Replicas {
   SlotThreads* const slots_;
   Peers* const peers_;
   std::optional<uint32_t> ward_;
-  std::array<Copy, 2> kept_;    // of this node's state
-  std::array<Copy, 2> copied_;  // of its ward's
+  Copies kept_;    // of this node's state
+  Copies copied_;  // of its ward's
   std::vector<std::vector<Place>> places_;  // by slot and unit
   Countdown unpacked_;                      // units, by bucket
   uint64_t bytes_ = 0;
 
-  Copy* sending_ = nullptr;  // of kept_; null: nothing is on its way
-  Copy* receiving_ = nullptr;
+  std::optional<size_t> sending_;  // of kept_; nullopt: nothing is on its way
+  size_t receiving_ = 0;           // of copied_
   uint64_t step_ = 0;  // what they will be of
   Mail mail_;          // their messages, meanwhile
 };

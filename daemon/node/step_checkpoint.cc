@@ -132,7 +132,11 @@ absl::StatusOr<uint64_t> StepPipeline::Fetch(const SavedJob& saved, const std::v
 // Until all nodes want it; whoever still needs this one for the end of a step is helped first.
 absl::StatusOr<Reports> StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
-  if (replicas_.on() && AnyIsLost(reports)) return CommonStep(*plan_, reports, LostNodes(reports)).status();
+  // Who takes a step would recover first; who restores has nothing to recover.
+  const bool differ = !AllRestore(reports) && NeedRecovery(*plan_, reports);
+  if (replicas_.on() && (differ || AnyIsLost(*plan_, reports))) {
+    return CommonStep(*plan_, reports, LostNodes(*plan_, reports)).status();
+  }
   recoveries_ = MostRecoveries(reports);  // the checkpoint is a step that all have
   while (!AllRestore(reports)) {
     const uint64_t lowest = LowestTarget(reports);

@@ -113,11 +113,12 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
   v1::PeerReport mine = ReportOf(target, settings, save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   const bool passed_over = !replicas_.on() && PassOver(*plan_, reports);
-  if (passed_over || (replicas_.on() && NeedRecovery(reports))) {
+  if (passed_over || (replicas_.on() && NeedRecovery(*plan_, reports))) {
+    const uint64_t was_at = reached_;
     DMUON_RETURN_IF_ERROR(passed_over ? Readmit(reports, deadline) : Recover(reports, deadline));
     report.verdict = Conclude(*job_, verdict_);
     if (reached_ >= target || settings == nullptr) return absl::OkStatus();
-    DMUON_RETURN_IF_ERROR(CheckNext(*plan_, reports, target, reached_));
+    DMUON_RETURN_IF_ERROR(CheckNext(*plan_, reports, target, was_at, reached_));
     mine = ReportOf(target, settings, save);
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
@@ -212,7 +213,11 @@ absl::Status StepPipeline::Advance(uint64_t target, const Reports& reports, cons
   DMUON_RETURN_IF_ERROR(reduction_.Finish(reached_ < target, deadline, report));
   AtFailpoint(Failpoint::kStepReduced);
   // Before any node goes on: then all have it whole, and the one before it may go.
-  if (replicas_.underway()) DMUON_RETURN_IF_ERROR(replicas_.End(deadline));
+  if (replicas_.underway()) {
+    DMUON_RETURN_IF_ERROR(replicas_.End(deadline));
+  } else if (replicas_.on() && LackCopies(reports, target)) {
+    DMUON_RETURN_IF_ERROR(replicas_.Exchange(target - 1 - kLoaded, deadline));
+  }
   v1::StepVerdict verdict;
   if (const v1::StepVerdict* done = VerdictOfDone(reports, target); done != nullptr) {
     verdict = *done;
@@ -305,6 +310,7 @@ v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
   *report.mutable_verdict() = verdict_;
   if (reached_ == 0) report.set_lost(resume_);
   report.set_recoveries(recoveries_);
+  report.set_recovering(recovering_);
   if (successor_ != nullptr && successor_->ready()) report.set_successor(successor_->plan.generation());
   replicas_.Describe(report);
   if (target == kLoaded) return report;

@@ -148,6 +148,9 @@ class StepPipeline {
   [[nodiscard]] bool TakeWentBack() { return std::exchange(went_back_, false); }
   // What the gradients of the last step said.
   [[nodiscard]] Verdict verdict() const { return Conclude(*job_, verdict_); }
+  // A recovery has been begun and is not known to have ended on all nodes: the parameters here may be of two states. Help
+  // first.
+  [[nodiscard]] bool recovering() const { return recovering_; }
   // Recoveries of the job so far.
   [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
   [[nodiscard]] uint64_t matrix_units() const { return matrix_units_; }
@@ -227,6 +230,7 @@ class StepPipeline {
   uint64_t reached_ = 0;     // where the state is
   bool resume_ = false;      // the workers say that it was further
   uint64_t recoveries_ = 0;  // begun
+  bool recovering_ = false;  // not all nodes are known to have ended the last one
   bool went_back_ = false;
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken

@@ -16,9 +16,10 @@ namespace dmuon::node {
 
 // All nodes together; all conclude the same from the reports.
 absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) {
-  const std::vector<bool> lost = LostNodes(reports);
+  const std::vector<bool> lost = LostNodes(*plan_, reports);
   DMUON_ASSIGN_OR_RETURN(const uint64_t step, CommonStep(*plan_, reports, lost));
   recoveries_ = MostRecoveries(reports) + 1;
+  recovering_ = true;
   const uint64_t former = reached_;
   DMUON_RETURN_IF_ERROR(Settle(deadline));
   if (!lost[self_]) DMUON_RETURN_IF_ERROR(GoBack(step));
@@ -29,12 +30,15 @@ absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) 
   verdict_ = VerdictOf(reports, step);
   DMUON_RETURN_IF_ERROR(PublishAll(deadline));
   AtFailpoint(Failpoint::kRecoveryPublished);
-  DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(ReportOf(reached_), deadline));
+  v1::PeerReport mine = ReportOf(reached_);
+  mine.clear_missing();  // of the step that was called for
+  DMUON_ASSIGN_OR_RETURN(const Reports ends, Tell(mine, deadline));
   DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, ends, reached_));
+  recovering_ = false;
   workers_->MarkDelivered(step);
   reduction_.Open(step + 1);
   LogWarning("job ", job_->job_id(), ": ",
-             AnyIsLost(reports) ? absl::StrCat("the state of node ", NamesOf(*plan_, lost), " was lost and is back from its copies")
+             AnyIsLost(*plan_, reports) ? absl::StrCat("the state of node ", NamesOf(*plan_, lost), " was lost and is back from its copies")
                                 : "all nodes have heard of the last recovery",
              ", at step ", step, former > reached_ ? absl::StrCat(", to which this node has gone back from ", former - kLoaded) : "");
   return absl::OkStatus();

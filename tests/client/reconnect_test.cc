@@ -168,6 +168,15 @@ TEST_F(ReconnectTest, AfterAStaleGenerationTheWorkerRegistersAndBeginsAgain) {
   EXPECT_THAT(params_, ElementsAre(8, 8, 8));
 }
 
+TEST_F(ReconnectTest, WhoHasTrainedAndBeginsAgainCountsOnTheState) {
+  Attach();
+  ASSERT_EQ(Run(1, 2.0F).status(), absl::OkStatus());
+  ASSERT_EQ(client_->Begin(kForever).status(), absl::OkStatus());  // as after ROLLED_BACK
+  EXPECT_THAT(node_->log().must_resume, ElementsAre(false, true));
+  node_->Play({.begin = absl::UnavailableError("gone"), .forget_state = true});
+  EXPECT_EQ(wire::ReasonOf(client_->Begin(kForever).status()), v1::ERROR_REASON_STATE_LOST);
+}
+
 TEST_F(ReconnectTest, AMissingGradientEndsTheStepAndItCanBeStartedAgain) {
   Attach();
   ASSERT_EQ(client_->Step(1, {v1::Hyper()}), absl::OkStatus());  // nothing submitted

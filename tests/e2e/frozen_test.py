@@ -8,7 +8,7 @@ import time
 
 import history
 import pytest
-from chaos_test import await_no_jobs
+from chaos import await_no_jobs
 from dmuon_fixtures import Cluster, Daemon
 from trial import Trial
 

@@ -43,6 +43,8 @@ struct Cluster {
     history.push_back(std::move(event));
   }
   [[nodiscard]] bool Planted(Plant which) const { return plant == which; }
+  // Whether a planted fault comes true at this one of its chances.
+  [[nodiscard]] bool Strikes(Plant which) { return Planted(which) && world.random.Chance(0.5); }
   // As daemon/node/engine.h: a little before the caller's deadline, so that an error that says why comes in time.
   [[nodiscard]] absl::Time AnswerBy(absl::Duration budget) const {
     return world.now() + std::max(budget / 2, budget - absl::Milliseconds(250));

@@ -173,6 +173,16 @@ void CoordinatorProcess::Join(const v1::JoinRequest& request, const Reply<v1::Jo
       cluster_->Record(std::move(event));
     }
     last = request.node().incarnation();
+    for (const v1::HeldJob& held : request.held()) {
+      if (!held.has_state()) continue;
+      Event event;
+      event.what = What::kHeard;
+      event.who = request.node().node_id();
+      event.job = held.job().job_id();
+      event.life = life;
+      event.generation = held.plan().generation();
+      cluster_->Record(std::move(event));
+    }
     v1::JoinResponse response;
     response.set_lease_seconds(absl::ToDoubleSeconds(cluster_->timeouts.lease));
     reply(response);

@@ -98,4 +98,20 @@ FaultPlan DrawFaults(const FaultMenu& menu, uint32_t nodes, uint32_t workers, ab
   return plan;
 }
 
+void AddNodeCrashes(const FaultMenu& menu, uint32_t nodes, absl::Duration activity, Random& random, FaultPlan& plan) {
+  const uint64_t count = menu.crash ? random.Below(3) : 0;
+  absl::Duration at = random.Between(absl::ZeroDuration(), activity);
+  for (uint64_t i = 0; i < count; ++i) {
+    Fault fault;
+    fault.kind = random.Chance(0.5) ? FaultKind::kNodeCrash : FaultKind::kPowerLoss;
+    fault.at = at;
+    fault.lasts = random.Spread(kShortest, absl::Seconds(3));
+    fault.a = static_cast<uint32_t>(random.Below(nodes));
+    plan.calm = std::max(plan.calm, fault.at + fault.lasts);
+    plan.faults.push_back(fault);
+    // Into the recovery from the one before, or after it.
+    at += random.Spread(absl::Milliseconds(1), absl::Seconds(3));
+  }
+}
+
 }  // namespace dmuon::sim

@@ -61,6 +61,9 @@ struct FaultPlan {
   absl::Duration calm;  // when the last one is over
 };
 
+// More of what replication is there for: nodes that lose their state, perhaps two at about the same time.
+void AddNodeCrashes(const FaultMenu& menu, uint32_t nodes, absl::Duration activity, Random& random, FaultPlan& plan);
+
 FaultPlan DrawFaults(const FaultMenu& menu, uint32_t nodes, uint32_t workers, absl::Duration activity, Random& random);
 
 }  // namespace dmuon::sim

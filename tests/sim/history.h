@@ -21,14 +21,19 @@ enum class What : uint8_t {
   kAccepted,   // the coordinator took a call of `who` for valid; `life`: the caller's; `number`: its latest that joined
   kAdopted,    // node: `generation`, `digest` of the plan
   kLoaded,     // node: masters from initial parameters; `digests` by unit, 0 where it is not the owner
-  kApplied,    // node: to `step`, from `before`, to `digest`, of its masters; `digests` as above; `skipped`
+  kApplied,    // node: to `step`, from `before`, to `digest`, of its masters; `digests` as above; `skipped`; `number`: of
+               // which batches the ranks' gradients are; `flag`: it owns something
+  kRecovered,  // node: in recovery `number` of the job, at `step` with `digests`, from where it was (`before`)
+  kSafe,       // node: has its state at a step, and the copies of its ward's; `number`: of the recovery, 0 at the beginning
   kRan,        // node: a round for `step` ended with `status`; masters `before` and after (`digest`)
-  kBegun,      // worker: `step` is the last one; `digest` of its parameters; `flag`: resumed, `must`: it counted on state
+  kBegun,      // worker: `step` is the last one; `digest` of its parameters; `flag`: resumed, `must`: it counted on state;
+               // `skipped`: the parameters are of another step by now
   kCalled,     // worker: sends `step`
-  kAcked,      // worker: `step` is done; `digest` of its parameters
+  kAcked,      // worker: `step` is done; `digest` of its parameters; `skipped` as above
   kTold,       // worker: its call ended with `status`; `flag`: the trainer takes it for the end
   kLeft,       // worker: its process is over; `flag`: it closed in order
   kSaved,      // node: checkpoint of `step` exists; `digest` of the part that it has of it
+  kHeard,      // coordinator: `who`, `life`, has said that it has its part of `job`'s state
   kOutOfTurn,  // coordinator: a join of `who`'s former process, `life`, came after that of a later one
   kMistaken,   // node: took a message for another, as `text` says
   kCrashed,    // a process

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/ledger.h"
 #include "tests/sim/training.h"
 #include "wire/error.h"
 
@@ -21,7 +22,12 @@ using Key = std::pair<uint64_t, uint64_t>;  // generation, step
 
 class Checker {
  public:
-  Checker(const History& history, const v1::JobSpec& job) : history_(history), job_(job) {}
+  Checker(const History& history, const v1::JobSpec& job, uint32_t nodes)
+      : history_(history),
+        job_(job),
+        nodes_(nodes),
+        is_replicated_(job.replication() == v1::REPLICATION_SYNC || job.replication() == v1::REPLICATION_ASYNC),
+        is_async_(job.replication() == v1::REPLICATION_ASYNC) {}
 
   std::vector<Violation> Run() {
     OneCommit();
@@ -46,11 +52,25 @@ class Checker {
                                                    event.who, ": ", parts...)});
   }
 
+  // What comes after the step of a recovery has not been.
+  template <typename Value>
+  static void ForgetAfter(const Event& recovered, std::map<Key, Value>& by_step) {
+    by_step.erase(by_step.upper_bound({recovered.generation, recovered.step}),
+                  by_step.lower_bound({recovered.generation + 1, 0}));
+  }
+
   // I1: in one generation a node applies a step once, and all agree on whether it is skipped.
   void OneCommit() {
     std::set<std::tuple<uint64_t, uint64_t, std::string>> applied;
     std::map<Key, bool> skipped;
     for (const Event& event : history_) {
+      if (event.what == What::kRecovered) {
+        std::erase_if(applied, [&](const auto& of) {
+          const auto& [generation, step, who] = of;
+          return generation == event.generation && step > event.step && who == event.who;
+        });
+        ForgetAfter(event, skipped);
+      }
       if (event.what != What::kApplied) continue;
       Expect(applied.emplace(event.generation, event.step, event.who).second, "I1", event, "applies step ", event.step,
              " of generation ", event.generation, " once more");
@@ -64,6 +84,7 @@ class Checker {
     std::map<std::pair<std::string, uint64_t>, uint64_t> reached;  // by who and generation, or life
     for (const Event& event : history_) {
       if (event.what == What::kLoaded) reached[{event.who, event.generation}] = 0;
+      if (event.what == What::kRecovered) reached[{event.who, event.generation}] = event.step;
       if (event.what == What::kApplied) Follows(event, reached[{event.who, event.generation}], "applies");
       if (event.what == What::kBegun && !event.must) reached[{event.who, event.life}] = event.step;
       if (event.what == What::kAcked) Follows(event, reached[{event.who, event.life}], "is told");
@@ -100,7 +121,8 @@ class Checker {
   void SameWeights() {
     std::map<Key, Digest> weights;
     for (const Event& event : history_) {
-      if (event.what != What::kAcked && !(event.what == What::kBegun && event.flag)) continue;
+      if (event.what == What::kRecovered) ForgetAfter(event, weights);
+      if (event.skipped || (event.what != What::kAcked && !(event.what == What::kBegun && event.flag))) continue;
       const auto first = weights.try_emplace({event.generation, event.step}, event.digest).first;
       Expect(first->second == event.digest, "I4", event, "has other weights at step ", event.step, " than another worker");
     }
@@ -113,20 +135,26 @@ class Checker {
     std::map<std::string, uint64_t> of_life;                             // generation of a worker's process
     std::set<std::pair<std::string, uint64_t>> crashed;                  // processes
     std::map<uint64_t, std::set<std::pair<std::string, uint64_t>>> holders;  // nodes' processes, by generation
+    std::set<std::pair<std::string, uint64_t>> begun;                    // workers' processes that have trained
     bool out_of_turn = false;  // a known limitation: the coordinator takes the present process for a new one without state
     for (const Event& event : history_) {
       out_of_turn = out_of_turn || event.what == What::kOutOfTurn;
       if (event.what == What::kCrashed) crashed.emplace(event.who, event.life);
       if (event.what == What::kAdopted) holders[event.generation].emplace(event.who, event.life);
       if (event.what == What::kStarted) of_life.erase(event.who);
+      if (event.what == What::kRecovered && is_async_) {
+        acked[event.generation] = std::min(acked[event.generation], event.step);  // I16 speaks of the rest
+      }
       if (event.what == What::kBegun) {
-        Expect(!event.flag || event.step >= acked[event.generation], "I5", event, "begins again at step ", event.step,
+        Expect(event.flag || !begun.contains({event.who, event.life}), "I5", event, "begins again, without state");
+        Expect(!event.flag || event.skipped || event.step >= acked[event.generation], "I5", event, "begins again at step ", event.step,
                ", acknowledged was ", acked[event.generation]);
         Expect(!event.must || event.flag, "I5", event, "counts on state, and begins without");
         if (!event.must) of_life[event.who] = event.generation;
       }
       if (event.what == What::kAcked) {
-        acked[event.generation] = std::max(acked[event.generation], event.step);
+        begun.emplace(event.who, event.life);
+        if (!event.skipped) acked[event.generation] = std::max(acked[event.generation], event.step);
         Expect(of_life[event.who] == event.generation, "I5", event, "goes on in generation ", event.generation,
                ", its parameters are of ", of_life[event.who]);
       }
@@ -178,11 +206,15 @@ class Checker {
   void OutcomesResolve() {
     std::optional<absl::Time> calm;
     std::map<std::string, Event> open;
-    std::set<std::string> lost;                          // jobs: of those another rule speaks
+    std::set<std::string> lost;  // jobs: a node that had state has crashed
+    StateLedger ledger(nodes_);
+    std::map<std::string, std::set<uint64_t>> generations;  // by job
     std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> held;
     for (const Event& event : history_) {
       if (event.what == What::kOutOfTurn) return;  // see AcknowledgedSurvives
+      ledger.See(event);
       if (event.what == What::kAdopted) held[{event.who, event.life}].push_back(event.job);
+      if (event.what == What::kAdopted) generations[event.job].insert(event.generation);
       if (event.what == What::kCrashed) {
         for (const std::string& job : held[{event.who, event.life}]) lost.insert(job);
       }
@@ -191,7 +223,9 @@ class Checker {
       if (event.what == What::kAcked || event.what == What::kCrashed) open.erase(event.who);
       if (event.what != What::kTold) continue;
       const auto call = open.extract(event.who);
-      if (call.empty() || event.flag || !calm.has_value() || lost.contains(event.job)) continue;
+      // Of those that may have lost state another rule speaks.
+      const bool excused = lost.contains(event.job) && (!is_replicated_ || ledger.MayBeLost(generations[event.job]));
+      if (call.empty() || event.flag || !calm.has_value() || excused) continue;
       const absl::Duration took = event.at - std::max(call.mapped().at, *calm);
       Expect(took < kResolveWithin / 2, "I9", event, "does not learn of step ", event.step, " within ",
              absl::FormatDuration(took), " of calm: ", event.status.ToString());
@@ -207,7 +241,9 @@ class Checker {
   void Checkpoints() {
     std::map<std::tuple<uint64_t, uint64_t>, std::set<Digest>> masters;  // of all nodes, by generation and step
     for (const Event& event : history_) {
-      if (event.what == What::kApplied) masters[{event.generation, event.step}].insert(event.digest);
+      if (event.what == What::kApplied || event.what == What::kRecovered) {
+        masters[{event.generation, event.step}].insert(event.digest);
+      }
       if (event.what != What::kSaved) continue;
       Expect(event.digests.size() == event.number, "I11", event, "checkpoint of step ", event.step, " has ",
              event.digests.size(), " of ", event.number, " parts");
@@ -236,36 +272,55 @@ class Checker {
         if (event.digests[unit] != 0) values[unit] = event.digests[unit];  // the last: a start may be repeated
       }
     }
-    std::map<uint64_t, std::vector<Values>> oracle;
-    for (const auto& [generation, values] : initial) oracle[generation] = {values};
-    const auto at = [&](uint64_t generation, uint64_t step) -> const Values& {
-      std::vector<Values>& steps = oracle[generation];
-      while (!steps.empty() && steps.size() <= step) steps.push_back(OracleStep(job_, steps.back(), steps.size()));
-      static const Values kNone;
-      return steps.empty() ? kNone : steps[step];
-    };
+    std::map<uint64_t, Branch> branches;
+    for (const auto& [generation, values] : initial) branches[generation].values = {values};
     for (const Event& event : history_) {
-      if (event.what != What::kAcked && event.what != What::kApplied) continue;
-      const Values& values = at(event.generation, event.step);
-      if (event.what == What::kAcked) {
-        Expect(DigestOf(values) == event.digest, "I13", event, "has other weights at step ", event.step,
-               " than one process");
-        continue;
+      Branch& branch = branches[event.generation];
+      if (event.what == What::kRecovered) {
+        if (branch.values.size() > event.step + 1) branch.values.resize(event.step + 1);
+        branch.batches.resize(branch.values.size());
+        IsOracle(event, branch, "I19", "has got back");
+      } else if (event.what == What::kApplied && event.flag) {
+        if (branch.values.size() == event.step) {
+          branch.values.push_back(OracleStep(job_, branch.values.back(), event.step, event.number));
+          branch.batches.resize(branch.values.size());
+          branch.batches.back() = event.number;
+        }
+        IsOracle(event, branch, "I13", "has");
+      } else if (event.what == What::kAcked && !event.skipped) {
+        const bool is = event.step < branch.values.size() && DigestOf(branch.values[event.step]) == event.digest;
+        Expect(is, "I13", event, "has other weights at step ", event.step, " than one process");
       }
-      for (size_t unit = 0; unit < event.digests.size(); ++unit) {
-        Expect(event.digests[unit] == 0 || (unit < values.size() && values[unit] == event.digests[unit]), "I13", event,
-               "has another master of unit ", unit, " at step ", event.step, " than one process");
-      }
+    }
+  }
+  // What one process would have, by step; a recovery that undoes steps begins another branch.
+  struct Branch {
+    std::vector<Values> values;
+    std::vector<uint64_t> batches;  // that the steps' gradients are of
+  };
+  void IsOracle(const Event& event, const Branch& branch, const char* invariant, const char* verb) {
+    if (event.step >= branch.values.size()) return Expect(false, invariant, event, verb, " a step that nobody has done");
+    const Values& values = branch.values[event.step];
+    for (size_t unit = 0; unit < event.digests.size(); ++unit) {
+      Expect(event.digests[unit] == 0 || values[unit] == event.digests[unit], invariant, event, verb,
+             " another master of unit ", unit, " at step ", event.step, " than one process");
     }
   }
 
   const History& history_;
   const v1::JobSpec& job_;
+  const uint32_t nodes_;
+  const bool is_replicated_;
+  const bool is_async_;
   std::vector<Violation> violations_;
 };
 
 }  // namespace
 
-std::vector<Violation> Check(const History& history, const v1::JobSpec& job) { return Checker(history, job).Run(); }
+std::vector<Violation> Check(const History& history, const v1::JobSpec& job, uint32_t nodes) {
+  std::vector<Violation> violations = Checker(history, job, nodes).Run();
+  for (Violation& violation : CheckReplication(history, job, nodes)) violations.push_back(std::move(violation));
+  return violations;
+}
 
 }  // namespace dmuon::sim

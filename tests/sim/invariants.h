@@ -4,6 +4,7 @@
 // What must hold of every history. The numbers are those of the design's list; README.md says what each means here.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct Violation {
 // How long after the last fault an unknown outcome may stay unknown.
 inline constexpr absl::Duration kResolveWithin = absl::Seconds(40);
 
-std::vector<Violation> Check(const History& history, const v1::JobSpec& job);
+// `nodes` of the cluster, all of which have workers.
+std::vector<Violation> Check(const History& history, const v1::JobSpec& job, uint32_t nodes);
+// Those of it that are about copies of state on other nodes: I15 to I18. None without replication.
+std::vector<Violation> CheckReplication(const History& history, const v1::JobSpec& job, uint32_t nodes);
 
 }  // namespace dmuon::sim

@@ -73,10 +73,11 @@ void Mesh::Send(uint32_t node, uint64_t tag, std::string bytes) {
                            });
 }
 
-Task<absl::Status> Mesh::Receive(uint64_t tag, char kind, absl::Time until, std::vector<std::string>* messages) {
+Task<absl::Status> Mesh::Receive(uint64_t tag, char kind, std::vector<bool> from, absl::Time until,
+                                 std::vector<std::string>* messages) {
   messages->assign(end_->peers.size(), {});
-  std::vector<bool> have(end_->peers.size());
-  have[self_] = true;
+  std::vector<bool> have = std::move(from);
+  have.flip();
   while (true) {
     bool all = true;
     for (uint32_t node = 0; node < have.size(); ++node) {
@@ -209,7 +210,7 @@ void Peers::Cancel() {
 }
 
 void Peers::Drop() {
-  mail_ = 0;
+  mail_ = copies_ = 0;
   mesh_.reset();
 }
 
@@ -231,7 +232,7 @@ Task<absl::StatusOr<node::Reports>> Peers::Tell(v1::PeerReport mine, absl::Time 
     if (node != self_) mesh_->Send(node, tag, bytes);
   }
   std::vector<std::string> texts;
-  const absl::Status received = co_await mesh_->Receive(tag, 'r', until, &texts);
+  const absl::Status received = co_await mesh_->Receive(tag, 'r', Others(), until, &texts);
   if (!received.ok()) co_return Broken(received);
   ++next_tag_;  // of what does not fit a block
   node::Reports reports(texts.size());
@@ -245,6 +246,12 @@ Task<absl::StatusOr<node::Reports>> Peers::Tell(v1::PeerReport mine, absl::Time 
   co_return reports;
 }
 
+std::vector<bool> Peers::Others() const {
+  std::vector<bool> others(static_cast<size_t>(plan_->nodes_size()), true);
+  others[self_] = false;
+  return others;
+}
+
 void Peers::Open() { mail_ = mesh_ == nullptr ? 0 : ++next_tag_; }
 
 Task<absl::Status> Peers::Close(char kind, std::vector<std::string> out, absl::Time until,
@@ -254,7 +261,21 @@ Task<absl::Status> Peers::Close(char kind, std::vector<std::string> out, absl::T
   for (uint32_t node = 0; node < out.size(); ++node) {
     if (node != self_) mesh_->Send(node, tag, absl::StrCat(std::string(1, kind), out[node]));
   }
-  const absl::Status received = co_await mesh_->Receive(tag, kind, until, in);
+  const absl::Status received = co_await mesh_->Receive(tag, kind, Others(), until, in);
+  co_return Broken(received);
+}
+
+void Peers::OpenCopies() { copies_ = mesh_ == nullptr ? 0 : ++next_tag_; }
+
+void Peers::SendCopy(char kind, uint32_t node, const std::string& bytes) {
+  if (mesh_ != nullptr && copies_ != 0) mesh_->Send(node, copies_ - 1, absl::StrCat(std::string(1, kind), bytes));
+}
+
+Task<absl::Status> Peers::CloseCopies(char kind, std::vector<bool> from, absl::Time until,
+                                      std::vector<std::string>* in) {
+  if (mesh_ == nullptr || copies_ == 0) co_return Broken(absl::AbortedError("the nodes are not connected"));
+  const uint64_t tag = std::exchange(copies_, 0) - 1;
+  const absl::Status received = co_await mesh_->Receive(tag, kind, std::move(from), until, in);
   co_return Broken(received);
 }
 

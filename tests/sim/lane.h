@@ -34,9 +34,10 @@ class Mesh {
   // Meets the others under the attempt's keys.
   Task<absl::Status> Connect(NodeLink* link, v1::Meeting meeting, absl::Time until);
   void Send(uint32_t node, uint64_t tag, std::string bytes);
-  // From all others, by node. ABORTED when one is gone, DEADLINE_EXCEEDED when one has sent nothing.
+  // From the nodes of `from`, by node. ABORTED when one is gone, DEADLINE_EXCEEDED when one has sent nothing.
   // `kind` is its first character: all nodes must mean the same by a tag.
-  Task<absl::Status> Receive(uint64_t tag, char kind, absl::Time until, std::vector<std::string>* messages);
+  Task<absl::Status> Receive(uint64_t tag, char kind, std::vector<bool> from, absl::Time until,
+                             std::vector<std::string>* messages);
   // As a network that resets all connections.
   void Break();
 
@@ -62,6 +63,11 @@ class Peers {
   void Open();
   [[nodiscard]] bool is_open() const { return mail_ != 0; }
   Task<absl::Status> Close(char kind, std::vector<std::string> out, absl::Time until, std::vector<std::string>* in);
+  // A second one beside it, for copies of state: to and from some nodes only.
+  void OpenCopies();
+  [[nodiscard]] bool copies_are_open() const { return copies_ != 0; }
+  void SendCopy(char kind, uint32_t node, const std::string& bytes);
+  Task<absl::Status> CloseCopies(char kind, std::vector<bool> from, absl::Time until, std::vector<std::string>* in);
   void Drop();
   // Ends the meeting in progress, and all later ones.
   void Cancel();
@@ -73,6 +79,7 @@ class Peers {
  private:
   absl::Status Broken(const absl::Status& status);
   [[nodiscard]] v1::Meeting Meeting() const;
+  [[nodiscard]] std::vector<bool> Others() const;
 
   Cluster* const cluster_;
   Process* const process_;
@@ -81,6 +88,7 @@ class Peers {
   const uint32_t self_;
   std::unique_ptr<Mesh> mesh_;
   uint64_t mail_ = 0;  // 1 + tag of the open one; 0: none
+  uint64_t copies_ = 0;  // likewise
   uint64_t attempt_ = 0;
   bool cancelled_ = false;
   uint64_t next_tag_ = 0;

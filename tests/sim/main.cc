@@ -42,6 +42,8 @@ struct Totals {
   uint64_t failures = 0;
   uint64_t events = 0;
   uint64_t lost = 0;  // schedules in which a job lost its state and was started anew
+  uint64_t replicated = 0;  // schedules
+  uint64_t recovered = 0;   // of these, with a recovery
   uint64_t untold = 0;
   uint64_t kept = 0;
 };
@@ -64,6 +66,8 @@ Totals RunAll(const Arguments& arguments, const SimOptions& options) {
       wire::MutexLock lock(mu);
       totals.events += result.events;
       if (result.starts > 1) ++totals.lost;
+      totals.replicated += result.replicated ? 1 : 0;
+      totals.recovered += result.recoveries > 0 ? 1 : 0;
       totals.untold += result.untold;
       totals.kept += result.kept;
       if (result.violations.empty()) continue;
@@ -110,7 +114,8 @@ int Run(const Arguments& arguments) {
   std::printf("%s\n", absl::StrCat(arguments.schedules, " schedules from seed ", arguments.seed, ": ", totals.failures,
                                    " violate an invariant; ", totals.events / arguments.schedules, " events each, ",
                                    std::round(seconds * 10) / 10, " s").c_str());
-  std::printf("%s\n", absl::StrCat("state lost in ", totals.lost, "; known limitations: ", totals.untold,
+  std::printf("%s\n", absl::StrCat("state lost in ", totals.lost, "; replicated: ", totals.replicated, ", ", totals.recovered,
+                                   " with a recovery; known limitations: ", totals.untold,
                                    " workers not told so in time, ", totals.kept, " jobs kept by the coordinator").c_str());
   return totals.failures == 0 ? 0 : 1;
 }

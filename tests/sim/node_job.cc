@@ -88,13 +88,9 @@ Task<void> NodeJob::CarryOutOne(node::Action action) {
     node::Actions actions = core_.ArenaGiven(world_.now(), give->session, given);
     co_await CarryOut(std::move(actions));
   } else if (const auto* initialize = std::get_if<action::Initialize>(&action)) {
-    const absl::Status loaded = co_await pipeline_->Initialize(initialize->deadline);
-    const bool lost = co_await TakeLoss(loaded);
-    if (lost) co_return;
-    node::Actions actions = core_.Initialized(world_.now(), loaded, loaded.ok() ? pipeline_->reached_step() : 0);
-    co_await CarryOut(std::move(actions));
+    co_await Initialize(initialize->resume, initialize->deadline);
   } else if (const auto* deliver = std::get_if<action::Deliver>(&action)) {
-    pipeline_->Deliver(sessions_.at(deliver->session)->rank);
+    pipeline_->Deliver(core_.last_step(), sessions_.at(deliver->session)->rank);
   } else if (const auto* run = std::get_if<action::RunStep>(&action)) {
     co_await RunStep(run->step, run->deadline);
   } else if (const auto* drop = std::get_if<action::DropSession>(&action)) {
@@ -119,6 +115,7 @@ Task<void> NodeJob::DoOpen(std::shared_ptr<Session> session, Reply<node::Session
     if (other->connected && other->incarnation != session->incarnation) break;
     const node::SessionId replaced = id;
     node::Actions actions = core_.Gone(world_.now(), replaced);
+    std::erase_if(actions, [](const node::Action& of) { return std::holds_alternative<action::EndJob>(of); });
     co_await CarryOut(std::move(actions));
     break;
   }
@@ -164,7 +161,7 @@ Task<void> NodeJob::DoBegin(absl::Time until, v1::BeginRequest request, Reply<v1
     if (!status.ok()) return reply(status);
     v1::BeginResponse response;
     response.set_last_step(core_.last_step());
-    response.set_resumed(resumed);
+    response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->reached_step() > 0);
     reply(std::move(response));
   });
   const bool must_resume = request.must_resume() && !cluster_->Planted(Plant::kSilentRestart);
@@ -179,6 +176,13 @@ void NodeJob::Step(absl::Time until, v1::StepRequest request, Reply<v1::StepResp
 Task<void> NodeJob::DoStep(absl::Time until, v1::StepRequest request, Reply<v1::StepResponse> reply) {
   const uint64_t step = request.step();
   const bool replayed = step == core_.last_step();
+  if (replayed) {
+    const absl::Status recovered = co_await ConcludeRecovery();
+    if (!recovered.ok()) {
+      reply(recovered);
+      co_return;
+    }
+  }
   const node::Ticket ticket = Await([this, step, replayed, reply](const absl::Status& status) {
     if (!status.ok()) return reply(status);
     if (replayed && cluster_->Planted(Plant::kUnansweredStep)) return;
@@ -246,15 +250,50 @@ Task<void> NodeJob::RunStep(uint64_t step, absl::Time until) {
   co_await CarryOut(std::move(actions));
 }
 
+Task<void> NodeJob::Initialize(bool resume, absl::Time until) {
+  const absl::Status status = co_await pipeline_->Initialize(until, resume);
+  const bool lost = co_await TakeLoss(status);
+  if (!lost) {
+    node::Actions actions = core_.Initialized(world_.now(), status, status.ok() ? pipeline_->reached_step() : 0);
+    co_await CarryOut(std::move(actions));
+  }
+  if (status.ok() && !plan_.buddies().empty()) environment_.link->Rejoin();
+}
+
 Task<bool> NodeJob::TakeLoss(absl::Status status) {
-  if (!absl::IsDataLoss(status) || wire::ReasonOf(status) != v1::ERROR_REASON_STATE_LOST) co_return false;
-  node::Actions actions = core_.Lost(world_.now(), status);
+  if (absl::IsDataLoss(status) && wire::ReasonOf(status) == v1::ERROR_REASON_STATE_LOST) {
+    node::Actions actions = core_.Lost(world_.now(), status);
+    co_await CarryOut(std::move(actions));
+    co_return true;
+  }
+  const uint64_t reached = pipeline_->reached_step();
+  if (!pipeline_->TakeWentBack() || !core_.initialized() || reached >= core_.last_step()) co_return false;
+  if (ended_) {
+    const absl::Status undone = wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST, "the workers have left");
+    co_return co_await TakeLoss(undone);
+  }
+  world_.Trace(environment_.process->name, "has gone back from step ", core_.last_step(), " to step ", reached);
+  const absl::Status why = wire::ReasonOf(status) == v1::ERROR_REASON_ROLLED_BACK
+                               ? status
+                               : wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_ROLLED_BACK,
+                                             absl::StrCat("gone back to step ", reached));
+  node::Actions actions = core_.WentBack(world_.now(), reached, why);
   co_await CarryOut(std::move(actions));
   co_return true;
 }
 
+Task<absl::Status> NodeJob::ConcludeRecovery() {
+  if (!core_.initialized() || !pipeline_->recovering()) co_return absl::OkStatus();
+  const absl::Status helped = co_await pipeline_->Help(world_.now() + peer_timeout_);
+  co_await TakeLoss(helped);
+  if (!pipeline_->recovering()) co_return absl::OkStatus();
+  co_return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST, "a recovery is not over");
+}
+
 Task<absl::Status> NodeJob::ConcludeStep() {
-  if (pipeline_ == nullptr || !pipeline_->IsAheadOf(core_.last_step())) co_return absl::OkStatus();
+  const absl::Status recovered = co_await ConcludeRecovery();
+  if (!recovered.ok()) co_return recovered;
+  if (!core_.initialized() || !pipeline_->IsAheadOf(core_.last_step())) co_return absl::OkStatus();
   co_await RunStep(core_.last_step() + 1, world_.now() + peer_timeout_);
   if (!pipeline_->IsAheadOf(core_.last_step())) co_return absl::OkStatus();
   co_return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST, "a step is not concluded");

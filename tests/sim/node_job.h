@@ -95,7 +95,9 @@ class NodeJob {
   Task<void> DoGone(node::SessionId session);
   Task<void> DoPlanEvent(v1::WatchPlansResponse event);
 
+  Task<absl::Status> ConcludeRecovery();
   Task<absl::Status> ConcludeStep();
+  Task<void> Initialize(bool resume, absl::Time until);
   Task<bool> TakeLoss(absl::Status status);
   Task<void> OnLossElsewhere(v1::WatchPlansResponse event);
   Task<void> RunStep(uint64_t step, absl::Time until);
@@ -129,7 +131,11 @@ class NodeJob {
   std::map<node::SessionId, std::shared_ptr<Session>> sessions_;
   std::map<node::SessionId, v1::RegisterWorkerRequest> unsent_;
   absl::Time resend_at_ = absl::InfiniteFuture();
-  std::map<uint32_t, uint64_t> accepted_;  // sequence, by rank
+  struct AcceptedShards {
+    uint64_t sequence = 0;
+    google::protobuf::RepeatedPtrField<v1::Shard> shards;
+  };
+  std::map<uint32_t, AcceptedShards> accepted_;  // by rank
   v1::JobSpec spec_;
   v1::Plan plan_;
   std::unique_ptr<Peers> peers_;

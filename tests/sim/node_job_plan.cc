@@ -41,7 +41,7 @@ Task<void> NodeJob::SendRegistration(node::SessionId session) {
   }
   if (status.ok()) {
     spec_ = unsent_.at(session).job();
-    accepted_[rank] = sequence;
+    accepted_[rank] = {sequence, unsent_.at(session).shards()};
   }
   unsent_.erase(session);
   node::Actions actions = core_.RegistrationAnswered(world_.now(), session, status);
@@ -108,7 +108,10 @@ Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
     co_return;
   }
   const std::vector<uint32_t> ranks = RanksHere(event.plan());
-  if (ranks.empty() || !std::includes(answered.begin(), answered.end(), ranks.begin(), ranks.end())) co_return;
+  if (ranks.empty() || !std::includes(answered.begin(), answered.end(), ranks.begin(), ranks.end())) {
+    world_.Trace(environment_.process->name, "generation ", event.plan().generation(), " is older than the registrations here");
+    co_return;
+  }
   const absl::Status adopted = co_await Adopt(event.plan(), event.routes());
   if (!adopted.ok()) {
     world_.Trace(environment_.process->name, "does not adopt the plan: ", adopted.ToString());
@@ -130,8 +133,8 @@ void NodeJob::DropPlan() {
 
 std::vector<uint32_t> NodeJob::AnsweredRanks(uint64_t last_sequence) const {
   std::vector<uint32_t> ranks;
-  for (const auto& [rank, sequence] : accepted_) {
-    if (sequence <= last_sequence) ranks.push_back(rank);
+  for (const auto& [rank, shards] : accepted_) {
+    if (shards.sequence <= last_sequence) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -162,12 +165,17 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
   if (plan_.nodes_size() > 1) {
     peers_ = std::make_unique<Peers>(cluster_, environment_.process, environment_.link, &plan_, self);
     const absl::Status connected = co_await peers_->Connect(world_.now() + peer_timeout_);
-    if (!connected.ok()) co_return connected;
+    if (!connected.ok() && plan_.buddies().empty()) co_return connected;
   }
   pipeline_ = std::make_unique<Pipeline>(cluster_, environment_.process, &spec_, &plan_, self, peers_.get());
   held_.Clear();
   *held_.mutable_plan() = plan_;
   *held_.mutable_job() = spec_;
+  for (const uint32_t rank : ranks) {
+    v1::HeldShards& shards = *held_.add_ranks();
+    shards.set_rank(rank);
+    *shards.mutable_shards() = accepted_.at(rank).shards;
+  }
   Event event;
   event.what = What::kAdopted;
   event.who = environment_.process->name;
@@ -183,6 +191,7 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
 const v1::HeldJob* NodeJob::Held() {
   if (!held_.has_plan()) return nullptr;
   held_.set_last_step(core_.last_step());
+  held_.set_has_state(core_.initialized());
   return &held_;
 }
 

@@ -29,6 +29,11 @@ Task<void> NodeLink::Sleep(absl::Duration duration) {
   while (cluster_->world.now() < until) co_await clock_.Until(until);
 }
 
+void NodeLink::Rejoin() {
+  rejoin_ = true;
+  if (stream_ != nullptr) stream_->ended.Notify();
+}
+
 template <typename R, typename Request>
 Task<absl::StatusOr<R>> NodeLink::Ask(void (CoordinatorProcess::*method)(const Request&, const Reply<R>&),
                                       Request request) {
@@ -90,6 +95,7 @@ Task<void> NodeLink::Loop() {
 }
 
 Task<void> NodeLink::ServeMembership(absl::Duration* backoff) {
+  rejoin_ = false;  // this is one
   v1::JoinRequest join = join_();
   const auto joined = co_await Ask<v1::JoinResponse>(&CoordinatorProcess::Join, std::move(join));
   if (!joined.ok()) co_return;
@@ -98,12 +104,19 @@ Task<void> NodeLink::ServeMembership(absl::Duration* backoff) {
   const auto stream = std::make_shared<WatchStream>(&cluster_->world, process_);
   stream->node = node_;
   stream->sink = sink_;
+  stream_ = stream;
   const auto watching = co_await Ask<Nothing>(&CoordinatorProcess::Watch, stream);
   v1::BeatRequest beat;
   *beat.mutable_node() = node_;
   while (watching.ok() && !stream->over) {
-    co_await stream->ended.For(absl::Seconds(joined->lease_seconds()) / 3);
+    if (!rejoin_) co_await stream->ended.For(absl::Seconds(joined->lease_seconds()) / 3);
     if (stream->over) break;
+    if (std::exchange(rejoin_, false)) {
+      v1::JoinRequest again = join_();
+      const auto rejoined = co_await Ask<v1::JoinResponse>(&CoordinatorProcess::Join, std::move(again));
+      if (!rejoined.ok()) break;
+      continue;
+    }
     const auto beaten = co_await Ask<Nothing>(&CoordinatorProcess::Beat, beat);
     if (!beaten.ok()) break;
   }

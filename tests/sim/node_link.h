@@ -25,6 +25,7 @@ class NodeLink {
 
   void Start(std::function<void(const v1::WatchPlansResponse&)> sink, std::function<v1::JoinRequest()> join);
 
+  void Rejoin();
   // Each as its namesake in daemon/base/coordinator_link.h.
   Task<absl::Status> RegisterWorker(v1::RegisterWorkerRequest request);
   Task<absl::Status> ReleaseJob(v1::ReleaseJobRequest request);
@@ -47,6 +48,8 @@ class NodeLink {
   std::function<void(const v1::WatchPlansResponse&)> sink_;
   std::function<v1::JoinRequest()> join_;
   Signal clock_;
+  bool rejoin_ = false;
+  std::shared_ptr<WatchStream> stream_;
   Task<void> loop_;
 };
 

@@ -3,31 +3,16 @@
 
 #include "tests/sim/pipeline.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/node/recovery.h"
 
 namespace dmuon::sim {
 namespace {
 
 using node::kLoaded;
 using node::Reports;
-
-// Whether a planted fault comes true at this one of its chances.
-bool Strikes(Cluster* cluster, Plant plant) { return cluster->Planted(plant) && cluster->world.random.Chance(0.5); }
-
-template <typename T>
-std::string Bytes(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
-template <typename T>
-std::vector<T> FromBytes(const std::string& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
 
 }  // namespace
 
@@ -43,7 +28,8 @@ Pipeline::Pipeline(Cluster* cluster, Process* process, const v1::JobSpec* job, c
       masters_(units_),
       published_(units_),
       packed_(units_),
-      sums_(units_) {
+      sums_(units_),
+      copies_(cluster, *job, *plan, self, peers) {
   for (int rank = 0; rank < plan->rank_nodes_size(); ++rank) {
     if (plan->rank_nodes(rank) == self) arenas_[static_cast<uint32_t>(rank)] = nullptr;
   }
@@ -69,32 +55,47 @@ Values Pipeline::Owned() const {
   return owned;
 }
 
-Task<absl::Status> Pipeline::Initialize(absl::Time until) { return Reach(kLoaded, {}, until); }
+Task<absl::Status> Pipeline::Initialize(absl::Time until, bool resume) {
+  resume_ = resume;
+  return reached_ > kLoaded ? Help(until) : Reach(kLoaded, std::nullopt, until);
+}
 
 Task<absl::Status> Pipeline::Run(uint64_t step, std::string hypers, absl::Time until) {
   Event event = EventOf(What::kRan);
   event.step = step;
   event.before = event.digest;
   const uint64_t before = reached_;
+  const uint64_t recoveries = recoveries_;
   absl::Status status = co_await Reach(step + kLoaded, std::move(hypers), until);
   event.digest = DigestOf(masters_);
-  event.number = reached_ - before;
+  event.number = recoveries_ != recoveries ? 1 : reached_ - before;
   event.status = status;
   cluster_->Record(std::move(event));
   cluster_->world.Trace(process_->name, "round for step ", step, ": ", status.ToString());
   co_return status;
 }
 
-Task<absl::Status> Pipeline::Help(absl::Time until) { return Reach(reached_, {}, until); }
+Task<absl::Status> Pipeline::Help(absl::Time until) { return Reach(reached_, std::nullopt, until); }
 
-Task<absl::Status> Pipeline::Reach(uint64_t target, std::string hypers, absl::Time until) {
+Task<absl::Status> Pipeline::Reach(uint64_t target, std::optional<std::string> hypers, absl::Time until) {
   if (target > kLoaded && reached_ < target) FindMissing(target - kLoaded);
   v1::PeerReport mine = ReportOf(target);
-  if (reached_ < target) mine.set_hypers(hypers);
+  if (reached_ < target && hypers.has_value()) mine.set_hypers(*hypers);
   auto reports = co_await Assemble(mine, until);
   if (!reports.ok()) {
-    if (Strikes(cluster_, Plant::kForgottenReached) && reached_ > kLoaded + 1) --reached_;
+    if (cluster_->Strikes(Plant::kForgottenReached) && reached_ > kLoaded + 1) --reached_;
     co_return reports.status();
+  }
+  if (copies_.on() && node::NeedRecovery(*plan_, *reports)) {
+    const uint64_t was_at = reached_;
+    absl::Status status = co_await Recover(*reports, until);
+    if (!status.ok() || reached_ >= target || !hypers.has_value()) co_return status;
+    status = node::CheckNext(*plan_, *reports, target, was_at, reached_);
+    if (!status.ok()) co_return status;
+    mine = ReportOf(target);
+    mine.set_hypers(*hypers);
+    reports = co_await Tell(mine, until);
+    if (!reports.ok()) co_return reports.status();
   }
   while (true) {
     const uint64_t lowest = node::LowestTarget(*reports);
@@ -131,6 +132,8 @@ Task<absl::Status> Pipeline::Round(uint64_t target, Reports reports, absl::Time 
     status = co_await Load(until);
   } else if (behind) {
     status = co_await Advance(target, reports, until);
+  } else {
+    status = co_await GiveUpReduction(until);
   }
   if (!status.ok()) co_return status;
   const bool publishes = node::Publishes(reports, target, verdict_) ||
@@ -142,6 +145,8 @@ Task<absl::Status> Pipeline::Round(uint64_t target, Reports reports, absl::Time 
   if (!ends.ok()) co_return ends.status();
   status = node::CheckReports(*job_, *plan_, *ends, target);
   if (!status.ok()) co_return status;
+  MarkDelivered(target - kLoaded);
+  if (target == kLoaded && copies_.on()) cluster_->Record(EventOf(What::kSafe));
   OpenGradients();
   co_return absl::OkStatus();
 }
@@ -176,6 +181,12 @@ Task<absl::Status> Pipeline::Load(absl::Time until) {
 Task<absl::Status> Pipeline::Advance(uint64_t target, Reports reports, absl::Time until) {
   absl::Status status = co_await FinishReduction(reached_ < target, until);
   if (!status.ok()) co_return status;
+  if (copies_.underway()) {
+    status = co_await copies_.End(until);
+  } else if (copies_.on() && node::LackCopies(reports, target)) {
+    status = co_await copies_.Exchange(target - 1 - kLoaded, masters_, until);
+  }
+  if (!status.ok()) co_return status;
   v1::StepVerdict verdict;
   if (const v1::StepVerdict* done = node::VerdictOfDone(reports, target); done != nullptr) {
     verdict = *done;
@@ -185,7 +196,7 @@ Task<absl::Status> Pipeline::Advance(uint64_t target, Reports reports, absl::Tim
     for (uint32_t unit = 0; unit < units_; ++unit) {
       if (OwnerOf(unit) == self_) Judge(sums_[unit], *mine.mutable_verdict());
     }
-    if (Strikes(cluster_, Plant::kEagerUpdate)) {
+    if (cluster_->Strikes(Plant::kEagerUpdate)) {
       verdict_ = mine.verdict();
       for (Digest& master : masters_) master = Mix(master, target);
     }
@@ -195,7 +206,9 @@ Task<absl::Status> Pipeline::Advance(uint64_t target, Reports reports, absl::Tim
   }
   if (reached_ >= target) co_return absl::OkStatus();
   verdict_ = verdict;
-  if (verdict.skip()) Apply(target);
+  if (!verdict.skip()) co_return absl::OkStatus();
+  Apply(target);
+  copies_.Extend(target - kLoaded);
   co_return absl::OkStatus();
 }
 
@@ -207,41 +220,71 @@ void Pipeline::Apply(uint64_t target) {
     if (OwnerOf(unit) == self_) masters_[unit] = Applied(masters_[unit], sums_[unit], verdict, target - kLoaded);
   }
   reached_ = target;
-  if (Strikes(cluster_, Plant::kJumpedStep)) ++reached_;
+  if (cluster_->Strikes(Plant::kJumpedStep)) ++reached_;
   Event event = EventOf(What::kApplied);
   event.before = before;
   event.digests = Owned();
   event.skipped = verdict.skip;
   event.clip = verdict.clip;
+  for (uint32_t unit = 0; unit < units_; ++unit) {
+    if (OwnerOf(unit) != self_) continue;
+    event.number = sums_[unit].batches;
+    event.flag = true;
+  }
   cluster_->Record(std::move(event));
   cluster_->world.Trace(process_->name, verdict.skip ? "skips step " : "applies step ", target - kLoaded);
 }
 
 Task<absl::Status> Pipeline::Publish(uint64_t target, absl::Time until) {
   if (peers_ != nullptr) peers_->Open();
-  if (reached_ < target) Apply(target);
-  for (uint32_t unit = 0; unit < units_; ++unit) {
-    if (OwnerOf(unit) == self_) published_[unit] = masters_[unit];
-  }
-  if (peers_ != nullptr) {
-    std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), Bytes(masters_));
-    std::vector<std::string> in;
-    absl::Status status = co_await peers_->Close('p', std::move(out), until, &in);
-    for (uint32_t unit = 0; unit < units_; ++unit) {  // what has come has come
-      if (OwnerOf(unit) == self_ || in.empty() || in[OwnerOf(unit)].empty()) continue;
-      published_[unit] = FromBytes<Digest>(in[OwnerOf(unit)])[unit];
-    }
-    if (!status.ok()) co_return status;
-  }
-  for (const auto& [rank, arena] : arenas_) Deliver(rank);
+  absl::Status status;
+  if (copies_.underway()) status = co_await copies_.End(until);
+  if (!status.ok()) co_return status;
+  if (copies_.on()) copies_.Begin(target - kLoaded);
+  const bool done = reached_ >= target;
+  if (!done) Apply(target);
+  if (copies_.on()) copies_.Pack(masters_, /*send=*/done || copies_.sync());
+  status = co_await ExchangeParameters(until);
+  if (!status.ok()) co_return status;
+  if (copies_.on()) copies_.SendRest();
+  if (copies_.sync() || (copies_.on() && target == kLoaded)) status = co_await copies_.End(until);
+  if (!status.ok()) co_return status;
+  for (const auto& [rank, arena] : arenas_) CopyOut(rank);
   co_return absl::OkStatus();
 }
 
-void Pipeline::Deliver(uint32_t rank) {
+// Of a mail that is open.
+Task<absl::Status> Pipeline::ExchangeParameters(absl::Time until) {
+  for (uint32_t unit = 0; unit < units_; ++unit) {
+    if (OwnerOf(unit) == self_) published_[unit] = masters_[unit];
+  }
+  if (peers_ == nullptr) co_return absl::OkStatus();
+  std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), ToBytes(masters_));
+  std::vector<std::string> in;
+  absl::Status status = co_await peers_->Close('p', std::move(out), until, &in);
+  for (uint32_t unit = 0; unit < units_; ++unit) {  // what has come has come
+    if (OwnerOf(unit) == self_ || in.empty() || in[OwnerOf(unit)].empty()) continue;
+    published_[unit] = FromBytes<Digest>(in[OwnerOf(unit)])[unit];
+  }
+  co_return status;
+}
+
+void Pipeline::Deliver(uint64_t step, uint32_t rank) {
+  CopyOut(rank);
+  if (arenas_.at(rank) != nullptr) arenas_.at(rank)->delivered = step + kLoaded;
+}
+
+void Pipeline::CopyOut(uint32_t rank) {
   const std::shared_ptr<Arena>& arena = arenas_.at(rank);
   if (arena == nullptr) return;
   const Values old = std::exchange(arena->params, published_);
-  if (Strikes(cluster_, Plant::kStaleDelivery) && reached_ > kLoaded && old.size() == units_) arena->params[0] = old[0];
+  if (cluster_->Strikes(Plant::kStaleDelivery) && reached_ > kLoaded && old.size() == units_) arena->params[0] = old[0];
+}
+
+void Pipeline::MarkDelivered(uint64_t step) {
+  for (const auto& [rank, arena] : arenas_) {
+    if (arena != nullptr) arena->delivered = step + kLoaded;
+  }
 }
 
 v1::PeerReport Pipeline::ReportOf(uint64_t target) const {
@@ -249,6 +292,10 @@ v1::PeerReport Pipeline::ReportOf(uint64_t target) const {
   report.set_target(target);
   report.set_reached(reached_);
   *report.mutable_verdict() = verdict_;
+  if (reached_ == 0) report.set_lost(resume_);
+  report.set_recoveries(recoveries_);
+  report.set_recovering(recovering_);
+  copies_.Describe(report);
   if (target == kLoaded || missing_.empty()) return report;
   v1::MissingGradients& missing = *report.add_missing();
   missing.set_tensor(0);
@@ -273,7 +320,7 @@ void Pipeline::Collect() {
   for (const auto& [rank, arena] : arenas_) {
     if (arena == nullptr) continue;
     for (uint32_t unit = 0; unit < units_; ++unit) packed_[unit].Add(arena->grads[unit]);
-    if (Strikes(cluster_, Plant::kDoubledGradient)) packed_[0].Add(arena->grads[0]);
+    if (cluster_->Strikes(Plant::kDoubledGradient)) packed_[0].Add(arena->grads[0]);
   }
 }
 
@@ -284,7 +331,7 @@ Task<absl::Status> Pipeline::FinishReduction(bool collect, absl::Time until) {
   std::vector<std::string> in;
   open_ = false;
   if (peers_ != nullptr) {
-    std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), Bytes(packed_));
+    std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), ToBytes(packed_));
     absl::Status status = co_await peers_->Close('g', std::move(out), until, &in);
     if (!status.ok()) co_return status;
   }
@@ -296,6 +343,15 @@ Task<absl::Status> Pipeline::FinishReduction(bool collect, absl::Time until) {
     for (uint32_t unit = 0; unit < units_; ++unit) sums_[unit].Add(theirs[unit]);
   }
   co_return absl::OkStatus();
+}
+
+// Reduction::GiveUp.
+Task<absl::Status> Pipeline::GiveUpReduction(absl::Time until) {
+  const bool was_open = std::exchange(open_, false) && peers_ != nullptr && peers_->is_open();
+  if (!was_open) co_return absl::OkStatus();
+  std::vector<std::string> in;
+  std::vector<std::string> out(static_cast<size_t>(plan_->nodes_size()), ToBytes(packed_));
+  co_return co_await peers_->Close('g', std::move(out), until, &in);
 }
 
 }  // namespace dmuon::sim

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The dmuon authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The step of one job on one node: a model of daemon/node/step_pipeline.cc, message by message, on digests. What the
-// nodes conclude from their reports is the real daemon/node/round.h. Functions are named as those that they mirror;
+// The step of one job on one node: a model of daemon/node/step_pipeline.cc and step_recovery.cc, message by message, on
+// digests. What the nodes conclude from their reports is the real daemon/node/round.h and recovery.h. Functions are named as those that they mirror;
 // whoever changes one changes the other.
 #pragma once
 
@@ -10,13 +10,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/node/round.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
 #include "tests/sim/cluster.h"
+#include "tests/sim/copies.h"
 #include "tests/sim/lane.h"
 #include "tests/sim/task.h"
 #include "tests/sim/training.h"
@@ -28,11 +31,15 @@ class Pipeline {
   // `peers` is null on one node.
   Pipeline(Cluster* cluster, Process* process, const v1::JobSpec* job, const v1::Plan* plan, uint32_t self, Peers* peers);
 
-  Task<absl::Status> Initialize(absl::Time until);
+  Task<absl::Status> Initialize(absl::Time until, bool resume);
   Task<absl::Status> Run(uint64_t step, std::string hypers, absl::Time until);
   Task<absl::Status> Help(absl::Time until);
   [[nodiscard]] bool IsAheadOf(uint64_t step) const { return reached_ > step + node::kLoaded; }
-  void Deliver(uint32_t rank);
+  // The parameters of `step`, to one worker.
+  void Deliver(uint64_t step, uint32_t rank);
+  [[nodiscard]] bool TakeWentBack() { return std::exchange(went_back_, false); }
+  [[nodiscard]] bool recovering() const { return recovering_; }
+  [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
 
   // Of an attached worker; null while it is away.
   void SetArena(uint32_t rank, std::shared_ptr<Arena> arena) { arenas_[rank] = std::move(arena); }
@@ -43,14 +50,24 @@ class Pipeline {
  private:
   using Parts = std::map<uint32_t, Gradient>;  // by unit
 
-  Task<absl::Status> Reach(uint64_t target, std::string hypers, absl::Time until);
+  // Without `hypers` no step is taken.
+  Task<absl::Status> Reach(uint64_t target, std::optional<std::string> hypers, absl::Time until);
   Task<absl::Status> Round(uint64_t target, node::Reports reports, absl::Time until);
   Task<absl::Status> Load(absl::Time until);
   Task<absl::Status> Advance(uint64_t target, node::Reports reports, absl::Time until);
   Task<absl::Status> Publish(uint64_t target, absl::Time until);
+  Task<absl::Status> ExchangeParameters(absl::Time until);
+  Task<absl::Status> PublishAll(absl::Time until);
+  Task<absl::Status> Settle(absl::Time until);
+  Task<absl::Status> Recover(node::Reports reports, absl::Time until);
+  absl::Status GoBack(uint64_t step);
+  [[nodiscard]] absl::StatusOr<uint64_t> StepToGoTo(const node::Reports& reports, const std::vector<bool>& lost);
+  void CopyOut(uint32_t rank);
+  void MarkDelivered(uint64_t step);
   Task<absl::StatusOr<node::Reports>> Assemble(v1::PeerReport mine, absl::Time until);
   Task<absl::StatusOr<node::Reports>> Tell(v1::PeerReport mine, absl::Time until);
   Task<absl::Status> FinishReduction(bool collect, absl::Time until);
+  Task<absl::Status> GiveUpReduction(absl::Time until);
   [[nodiscard]] v1::PeerReport ReportOf(uint64_t target) const;
   void FindMissing(uint64_t step);
   void OpenGradients();
@@ -76,7 +93,13 @@ class Pipeline {
   Gradients sums_;    // over all nodes, of the units owned here
   bool open_ = false;
   std::vector<uint32_t> missing_;  // ranks
+  Copies copies_;
   uint64_t reached_ = 0;
+  bool resume_ = false;
+  uint64_t recoveries_ = 0;
+  bool recovering_ = false;
+  bool went_back_ = false;
+  bool deaf_ = false;  // planted
   v1::StepVerdict verdict_;
 };
 

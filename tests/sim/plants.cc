@@ -27,6 +27,17 @@ constexpr std::array kPlants = {
     PlantInfo{Plant::kHalfCheckpoint, "half-checkpoint", "I11", "a node takes its own part for the whole checkpoint"},
     PlantInfo{Plant::kLeakedSession, "leaked-session", "I12", "the end of a session is forgotten"},
     PlantInfo{Plant::kDoubledGradient, "doubled-gradient", "I13", "a worker's gradient is added twice"},
+    PlantInfo{Plant::kUnawaitedCopy, "unawaited-copy", "I15",
+              "with sync replication a step is answered before its copies have arrived"},
+    PlantInfo{Plant::kUnkeptCopy, "unkept-copy", "I16", "a node does not keep every other copy that has arrived"},
+    PlantInfo{Plant::kSilentRollback, "silent-rollback", "I16", "a client goes back by itself and tells nobody"},
+    PlantInfo{Plant::kOwnStep, "own-step", "I17", "a node stays at its own step while the others recover"},
+    PlantInfo{Plant::kForgottenCopies, "forgotten-copies", "I18",
+              "a node does not say which copies of another one's state it has"},
+    PlantInfo{Plant::kFreshStart, "fresh-start", "I18",
+              "a node whose buddy is lost, too, begins with what lies in the arena"},
+    PlantInfo{Plant::kStaleCopy, "stale-copy", "I19", "a buddy gives back an older copy than was agreed on"},
+    PlantInfo{Plant::kDeafRecovery, "deaf-recovery", "I10", "a node takes part in one recovery and in no other"},
 };
 
 }  // namespace

@@ -30,6 +30,14 @@ enum class Plant : uint8_t {
   kLeakedSession,      // the end of a worker is not seen
   kOwnVerdict,         // a node decides by its own verdict whether values go round, as the daemon once did
   kDoubledGradient,    // a gradient that is submitted again is added once more
+  kUnawaitedCopy,      // with sync, a step is answered before its copies have arrived
+  kUnkeptCopy,         // every other copy that has arrived is not kept
+  kSilentRollback,     // the client goes back by itself and does not tell its trainer
+  kOwnStep,            // a node stays in a recovery at the step that it has
+  kForgottenCopies,    // a node does not say which copies it has of another one's state
+  kFreshStart,         // where copies are lost, too, a node begins with what lies in the arena
+  kStaleCopy,          // a buddy gives back the copy before the one that was agreed on
+  kDeafRecovery,       // a node takes part in one recovery and in no other
 };
 
 struct PlantInfo {

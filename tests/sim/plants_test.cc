@@ -70,7 +70,23 @@ TEST(PlantedFaultTest, ADoubledGradientIsNotWhatOneProcessComputes) {
   EXPECT_NE(SeedThatCatches("doubled-gradient"), 0U);
 }
 
-TEST(ScheduleTest, EveryPlantHasATest) { EXPECT_EQ(Plants().size(), 14U); }
+TEST(PlantedFaultTest, AnUnawaitedCopyUndoesWhatAWorkerWasToldOf) { EXPECT_NE(SeedThatCatches("unawaited-copy"), 0U); }
+
+TEST(PlantedFaultTest, AnUnkeptCopyUndoesMoreThanOneStep) { EXPECT_NE(SeedThatCatches("unkept-copy"), 0U); }
+
+TEST(PlantedFaultTest, ASilentRollbackIsHeardOfByNobody) { EXPECT_NE(SeedThatCatches("silent-rollback"), 0U); }
+
+TEST(PlantedFaultTest, ANodeThatStaysAtItsStepIsNotWhereTheOthersAre) { EXPECT_NE(SeedThatCatches("own-step"), 0U); }
+
+TEST(PlantedFaultTest, ForgottenCopiesLoseStateThatIsThere) { EXPECT_NE(SeedThatCatches("forgotten-copies"), 0U); }
+
+TEST(PlantedFaultTest, AFreshStartMixesStates) { EXPECT_NE(SeedThatCatches("fresh-start"), 0U); }
+
+TEST(PlantedFaultTest, AStaleCopyIsNotTheStateThatWasAgreedOn) { EXPECT_NE(SeedThatCatches("stale-copy"), 0U); }
+
+TEST(PlantedFaultTest, ANodeThatRecoversOnceOnlyMakesNoProgress) { EXPECT_NE(SeedThatCatches("deaf-recovery"), 0U); }
+
+TEST(ScheduleTest, EveryPlantHasATest) { EXPECT_EQ(Plants().size(), 22U); }
 
 TEST(ScheduleTest, ASeedIsASchedule) {
   for (const uint64_t seed : {3U, 17U, 404U}) {

@@ -12,6 +12,7 @@
 #include "tests/daemon/plan/job_builder.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/coordinator_process.h"
+#include "tests/sim/ledger.h"
 #include "tests/sim/node_process.h"
 #include "tests/sim/worker.h"
 #include "wire/validate.h"
@@ -47,9 +48,17 @@ class Simulation {
     const uint32_t per_node = 1 + static_cast<uint32_t>(random_.Below(2));
     workers_wanted_ = nodes_wanted_ * per_node;
     faults_ = DrawFaults(options.menu, nodes_wanted_, workers_wanted_, kActivity, random_);
+    Random replication(Mix(seed, 0x2e91));  // apart, so that the other schedules are what they would be without
+    const bool replicated = nodes_wanted_ > 1 && replication.Chance(0.5);
     cluster_.network.SetWeather(faults_.network);
-    job_ = plan::JobBuilder(workers_wanted_).Matrix("w1", 8, 4).Elementwise("b1", {8}).Matrix("w2", 4, 8).Build();
+    plan::JobBuilder builder(workers_wanted_);
+    builder.Matrix("w1", 8, 4).Elementwise("b1", {8}).Matrix("w2", 4, 8);
+    if (replicated) builder.Matrix("w3", 8, 8).Matrix("w4", 8, 8);  // so that every node has something to lose
+    job_ = builder.Build();
     job_.set_max_grad_norm(50.0);
+    if (!replicated) return;
+    job_.set_replication(replication.Chance(0.5) ? v1::REPLICATION_SYNC : v1::REPLICATION_ASYNC);
+    AddNodeCrashes(options.menu, nodes_wanted_, kActivity, replication, faults_);
   }
 
   ~Simulation() { cluster_.world.End(); }
@@ -64,9 +73,11 @@ class Simulation {
     const bool ended = world.RunUntil(calm + kProgressWithin, [this] { return done_; });
     if (!ended) Complain("I10", absl::StrCat("no end within ", absl::FormatDuration(kProgressWithin), " of calm: ", Describe()));
     if (ended) AwaitBaseline(calm);
-    for (Violation& violation : Check(cluster_.history, job_)) result_.violations.push_back(std::move(violation));
+    for (Violation& violation : Check(cluster_.history, job_, nodes_wanted_)) result_.violations.push_back(std::move(violation));
     result_.events = world.events();
     result_.starts = start_;
+    result_.replicated = job_.replication() != v1::REPLICATION_UNSPECIFIED;
+    for (const Event& event : cluster_.history) result_.recoveries += event.what == What::kSafe && event.number > 0 ? 1 : 0;
     result_.time = world.now() - absl::UnixEpoch();
     if (options_.trace) {
       for (const Violation& violation : result_.violations) world.Trace(violation.invariant, violation.what);
@@ -147,14 +158,25 @@ class Simulation {
     StartJob();
   }
 
-  // Whether a process that held the present job's state has crashed.
+  // Whether a process that held the present job's state has crashed, and what it had may be on no other node.
   [[nodiscard]] bool StateWasLost() const {
+    if (job_.replication() != v1::REPLICATION_UNSPECIFIED) return CopiesWereLost();
     std::set<std::pair<std::string, uint64_t>> holders;
     for (const Event& event : cluster_.history) {
       if (event.what == What::kAdopted && event.job == job_.job_id()) holders.emplace(event.who, event.life);
       if (event.what == What::kCrashed && holders.contains({event.who, event.life})) return true;
     }
     return false;
+  }
+
+  [[nodiscard]] bool CopiesWereLost() const {
+    StateLedger ledger(nodes_wanted_);
+    std::set<uint64_t> generations;  // of the job
+    for (const Event& event : cluster_.history) {
+      ledger.See(event);
+      if (event.what == What::kAdopted && event.job == job_.job_id()) generations.insert(event.generation);
+    }
+    return ledger.MayBeLost(generations);
   }
 
   void RestartFailed() {
@@ -172,7 +194,10 @@ class Simulation {
 
   void Arrange() {
     World& world = cluster_.world;
-    if (world.tracing()) world.Trace("schedule", nodes_wanted_, " nodes, ", workers_wanted_, " workers, loss ", faults_.network.loss);
+    if (world.tracing()) {
+      world.Trace("schedule", nodes_wanted_, " nodes, ", workers_wanted_, " workers, loss ", faults_.network.loss, ", ",
+                  v1::Replication_Name(job_.replication()));
+    }
     for (const Fault& fault : faults_.faults) {
       world.Trace("schedule", fault.Describe());
       world.After(fault.at, nullptr, [this, fault] { Strike(fault); });

@@ -27,6 +27,8 @@ struct SimResult {
   uint64_t events = 0;
   uint64_t steps = 0;    // acknowledged, of the run that ended in order
   uint64_t starts = 0;   // of the job: more than one when state was lost
+  bool replicated = false;
+  uint64_t recoveries = 0;  // of nodes
   absl::Duration time;   // virtual
   // Known limitations, counted: workers that were not told of lost state before they lost patience, and jobs that the
   // coordinator has kept because their release did not arrive.

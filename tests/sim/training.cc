@@ -12,6 +12,7 @@ namespace dmuon::sim {
 namespace {
 
 constexpr uint64_t kOneInThisManyIsNotFinite = 11;
+constexpr uint32_t kBatchBits = 8;
 constexpr uint64_t kLargest = 1000;  // element of a gradient, for its norm
 
 }  // namespace
@@ -22,10 +23,10 @@ Digest DigestOf(const Values& values) {
   return digest;
 }
 
-Gradients Backward(const Values& params, uint32_t rank, uint64_t step) {
-  const Digest whole = DigestOf(params);
+Gradients Backward(const Values& params, uint32_t rank, uint64_t step, uint64_t batch) {
+  const Digest whole = batch == 0 ? DigestOf(params) : Mix(DigestOf(params), batch);
   Gradients gradients(params.size());
-  for (size_t unit = 0; unit < params.size(); ++unit) gradients[unit].sum = Mix(whole, rank, step, unit);
+  for (size_t unit = 0; unit < params.size(); ++unit) gradients[unit] = {Mix(whole, rank, step, unit), batch << (kBatchBits * rank)};
   const uint64_t chance = Mix(whole, rank, step, 0xbad);
   if (chance % kOneInThisManyIsNotFinite == 0) gradients[chance / 64 % params.size()].finite = false;
   return gradients;
@@ -49,10 +50,11 @@ Digest Applied(Digest master, const Gradient& gradient, const node::Verdict& ver
   return Mix(master, gradient.sum, std::bit_cast<uint64_t>(verdict.clip), step);
 }
 
-Values OracleStep(const v1::JobSpec& job, const Values& before, uint64_t step) {
+Values OracleStep(const v1::JobSpec& job, const Values& before, uint64_t step, uint64_t batches) {
   Gradients sums(before.size());
   for (uint32_t rank = 0; rank < job.world_size(); ++rank) {
-    const Gradients gradients = Backward(before, rank, step);
+    const uint64_t batch = batches >> (kBatchBits * rank) & ((1U << kBatchBits) - 1);
+    const Gradients gradients = Backward(before, rank, step, batch);
     for (size_t unit = 0; unit < sums.size(); ++unit) sums[unit].Add(gradients[unit]);
   }
   v1::StepVerdict judged;

@@ -26,6 +26,7 @@ bool IsTheEnd(const absl::Status& status) {
   const v1::ErrorReason reason = wire::ReasonOf(status);
   return reason == v1::ERROR_REASON_STATE_LOST || reason == v1::ERROR_REASON_UNKNOWN_JOB;
 }
+bool IsRolledBack(const absl::Status& status) { return wire::ReasonOf(status) == v1::ERROR_REASON_ROLLED_BACK; }
 bool IsBareTimeout(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) && wire::ReasonOf(status) == v1::ERROR_REASON_UNSPECIFIED;
 }
@@ -91,7 +92,7 @@ std::string WorkerProcess::Describe() const {
 Task<void> WorkerProcess::Main() {
   uint64_t step = 0;
   absl::Status status = co_await BeginTraining(&step);
-  while (status.ok() && step < options_.goal) status = co_await TrainStep(++step);
+  while (status.ok() && step < options_.goal) status = co_await TrainStep(&step);
   if (status.ok()) {
     doing_ = "closes";
     closing_ = true;
@@ -102,7 +103,7 @@ Task<void> WorkerProcess::Main() {
     const bool over = IsTheEnd(status) && (ever_begun_ || wire::ReasonOf(status) == v1::ERROR_REASON_STATE_LOST);
     Event event = EventOf(What::kTold);
     event.flag = over;
-    event.step = step;
+    event.step = ever_begun_ ? step + 1 : 0;
     event.status = status;
     cluster_->Record(std::move(event));
     Finish(over ? WorkerEnd::kLost : WorkerEnd::kGaveUp);
@@ -121,7 +122,7 @@ Task<absl::Status> WorkerProcess::BeginTraining(uint64_t* last_step) {
     if (status.ok() && !attached_) status = co_await Attach(CallDeadline());
     if (!status.ok()) continue;
     if (!ever_begun_) arena_->params = InitialValues(arena_->params.size(), options_.start);
-    const auto begin = co_await Begin(false, CallDeadline());
+    const auto begin = co_await Begin(*last_step > 0, CallDeadline());
     status = begin.status();
     cluster_->world.Trace(process.name, "begins: ", status.ToString());
     if (IsTheEnd(status)) co_return status;
@@ -132,18 +133,31 @@ Task<absl::Status> WorkerProcess::BeginTraining(uint64_t* last_step) {
     event.step = begin->last_step();
     event.flag = begin->resumed();
     event.digest = DigestOf(arena_->params);
+    event.skipped = arena_->delivered != event.step + 1;
     cluster_->Record(std::move(event));
     co_return absl::OkStatus();
   }
   co_return status;
 }
 
-Task<absl::Status> WorkerProcess::TrainStep(uint64_t step) {
+// What the trainer does when it is told ROLLED_BACK, as client/python/dmuon_client/optimizer.py: it takes the parameters
+// of the step that there is, and goes on with other data.
+Task<absl::Status> WorkerProcess::GoBack(absl::Status why, uint64_t* last_step) {
+  Event event = EventOf(What::kTold);
+  event.step = *last_step + 1;
+  event.status = why;
+  if (!cluster_->Planted(Plant::kSilentRollback)) cluster_->Record(std::move(event));
+  ++batch_;
+  co_return co_await BeginTraining(last_step);
+}
+
+Task<absl::Status> WorkerProcess::TrainStep(uint64_t* last_step) {
+  const uint64_t step = *last_step + 1;
   doing_ = absl::StrCat("computes for step ", step);
   const absl::Time ready = cluster_->world.now() + options_.backward;
   while (cluster_->world.now() < ready) co_await clock_.Until(ready);
   // The trainer's own copies: what the daemon does to the arena meanwhile must not matter.
-  const Gradients gradients = Backward(arena_->params, rank_, step);
+  const Gradients gradients = Backward(arena_->params, rank_, step, batch_);
   Random& random = cluster_->world.random;
   bool forgets = random.Chance(options_.mistakes / 2);
   double lr = random.Chance(options_.mistakes / 2) ? 0.5 : 1.0;
@@ -162,10 +176,13 @@ Task<absl::Status> WorkerProcess::TrainStep(uint64_t step) {
       Event event = EventOf(What::kAcked);
       event.step = step;
       event.digest = DigestOf(arena_->params);
+      event.skipped = arena_->delivered != step + 1;
       cluster_->Record(std::move(event));
+      *last_step = step;
       co_return status;
     }
     if (IsTheEnd(status)) co_return status;
+    if (IsRolledBack(status)) co_return co_await GoBack(status, last_step);
     forgets = false;
     lr = 1.0;
   }
@@ -277,12 +294,18 @@ Task<absl::Status> WorkerProcess::Resume(uint64_t step, absl::Time until) {
   event.flag = begin->resumed();
   event.step = begin->last_step();
   event.digest = DigestOf(arena_->params);
+  event.skipped = arena_->delivered != event.step + 1;
   cluster_->Record(std::move(event));
   const bool planted = cluster_->Planted(Plant::kSilentRestart);
   if (planted || (begin->resumed() && begin->last_step() + 1 >= step && begin->last_step() <= step)) {
     co_return absl::OkStatus();
   }
   begun_ = false;
+  const bool may_go_back = options_.registration.job().replication() == v1::REPLICATION_ASYNC;
+  if (begin->resumed() && begin->last_step() + 1 < step && may_go_back) {
+    co_return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_ROLLED_BACK,
+                          absl::StrCat("the job has gone back to step ", begin->last_step()));
+  }
   co_return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
                         absl::StrCat("the daemon came back at step ", begin->last_step()));
 }

@@ -47,7 +47,8 @@ class WorkerProcess {
  private:
   Task<void> Main();
   Task<absl::Status> BeginTraining(uint64_t* last_step);
-  Task<absl::Status> TrainStep(uint64_t step);
+  Task<absl::Status> TrainStep(uint64_t* last_step);
+  Task<absl::Status> GoBack(absl::Status why, uint64_t* last_step);
   // The client.
   Task<absl::Status> Connect(absl::Time until, absl::Time taken_until);
   Task<absl::Status> Attach(absl::Time until);
@@ -69,6 +70,7 @@ class WorkerProcess {
   Cluster* const cluster_;
   NodeProcess* const node_;
   const uint32_t rank_;
+  uint64_t batch_ = 0;  // how often the trainer has gone back; its data is on a disk
   // State of the process.
   Options options_;
   WorkerEnd end_ = WorkerEnd::kRuns;

@@ -326,7 +326,8 @@ DMUON_API dmuon_status_t dmuon_param_buffer(dmuon_client* client, uint32_t tenso
 
 /* The initial parameters are in the parameter buffers. Waits for all ranks of a new job.
  * *last_step: the last applied step, 0 for a new job; *resumed: 1 when the buffers now hold the
- * service's parameters, which the caller must copy into its model. */
+ * service's parameters, which the caller must copy into its model. A client that has taken steps
+ * counts on their state: DMUON_STATE_LOST when it is gone. */
 DMUON_API dmuon_status_t dmuon_begin(dmuon_client* client, int32_t timeout_ms, uint64_t* last_step,
                                      int32_t* resumed);
 

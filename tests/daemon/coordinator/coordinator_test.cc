@@ -93,6 +93,45 @@ TEST(CoordinatorTest, APlanGoesToNobodyButItsNodes) {
   EXPECT_TRUE(core.CurrentEvents("b").empty());
 }
 
+// "j" on nodes a and b, whose state each copies to the other; a's process has come back without.
+class LostNodeTest : public testing::Test {
+ protected:
+  LostNodeTest() {
+    core_.Join(kStart, JoinOf("a", 1, "1"));
+    core_.Join(kStart, JoinOf("b", 1, "1"));
+    v1::JobSpec job = ModelOf("j", "mlp", 2);
+    job.set_replication(v1::REPLICATION_SYNC);
+    core_.RegisterWorker(kStart, RankOf(Node("a", "1"), job, 0));
+    core_.RegisterWorker(kStart, RankOf(Node("b", "1"), job, 1));
+    generation_ = GenerationOf(core_, "j");
+  }
+  Outcome Release(const std::string& node, const std::string& incarnation, bool in_order) {
+    v1::ReleaseJobRequest request = ReleaseOf(Node(node, incarnation), "j", generation_);
+    request.set_in_order(in_order);
+    return core_.ReleaseJob(kStart, request);
+  }
+  Coordinator core_{Options{}};
+  uint64_t generation_ = 0;
+};
+
+TEST_F(LostNodeTest, ANodeThatHasNothingOfAJobYetDoesNotEndIt) {
+  ASSERT_NE(generation_, 0U);
+  core_.Join(kStart, JoinOf("a", 1, "2"));
+  EXPECT_TRUE(Release("a", "2", /*in_order=*/false).outgoing.empty());  // its workers died before they had begun
+  EXPECT_EQ(GenerationOf(core_, "j"), generation_);
+  EXPECT_FALSE(Release("b", "1", /*in_order=*/false).outgoing.empty());  // who has state ends it
+  EXPECT_EQ(GenerationOf(core_, "j"), 0U);
+}
+
+TEST_F(LostNodeTest, ANodeWhoseWorkersHaveLeftIsNotWaitedFor) {
+  Release("a", "1", /*in_order=*/true);
+  const Outcome outcome = core_.Join(kStart, JoinOf("a", 1, "2"));
+  ASSERT_EQ(outcome.outgoing.size(), 1U);
+  EXPECT_EQ(outcome.outgoing[0].node_id, "b");
+  EXPECT_EQ(outcome.outgoing[0].event.refusal().reason(), "STATE_LOST");
+  EXPECT_EQ(GenerationOf(core_, "j"), 0U);
+}
+
 TEST(CoordinatorTest, EventsNameTheLastRegistrationOfTheirNodeThatTheyRestOn) {
   Coordinator core(Options{});
   core.Join(kStart, JoinOf("a"));

@@ -202,6 +202,9 @@ TEST_F(EngineTest, AWorkerKilledOnItsWayToTheHelloDoesNotHoldItsRank) {
   TestWorker successor(&engine_, &job, 0);
   EXPECT_TRUE(successor.Open("successor").ok());
   EXPECT_EQ(engine_.Hello(hello, 0, -1).code(), absl::StatusCode::kPermissionDenied);
+  // In a job that the engine knows: the plan arrives.
+  successor.StartRegister(successor.DefaultShards());
+  EXPECT_TRUE(successor.FinishRegister().ok());
 }
 
 TEST_F(EngineTest, AnswersToAFormerLifeOfAJobChangeNothing) {

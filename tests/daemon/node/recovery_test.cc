@@ -52,27 +52,45 @@ v1::PeerReport Nothing(bool lost) {
 }
 
 absl::StatusOr<uint64_t> Common(const Reports& reports) {
-  return CommonStep(Ring(static_cast<int>(reports.size())), reports, LostNodes(reports));
+  const v1::Plan plan = Ring(static_cast<int>(reports.size()));
+  return CommonStep(plan, reports, LostNodes(plan, reports));
 }
 
 TEST(LostNodesTest, ANewJobHasLostNothing) {
-  EXPECT_FALSE(AnyIsLost({Nothing(false), Nothing(false)}));
-  EXPECT_FALSE(AnyIsLost({At(0, {}, {}), Nothing(false)}));  // loading is under way
+  EXPECT_FALSE(AnyIsLost(Ring(2), {Nothing(false), Nothing(false)}));
+  EXPECT_FALSE(AnyIsLost(Ring(2), {At(0, {}, {}), Nothing(false)}));  // loading is under way
 }
 
 TEST(LostNodesTest, WhoHasNothingIsLostWhereOthersHaveGoneOnOrWorkersSaySo) {
-  EXPECT_THAT(LostNodes({At(1, {}, {}), Nothing(false)}), ElementsAre(false, true));
-  EXPECT_THAT(LostNodes({At(0, {}, {}), Nothing(true)}), ElementsAre(false, true));
+  EXPECT_THAT(LostNodes(Ring(2), {At(1, {}, {}), Nothing(false)}), ElementsAre(false, true));
+  EXPECT_THAT(LostNodes(Ring(2), {At(0, {}, {}), Nothing(true)}), ElementsAre(false, true));
+}
+
+TEST(LostNodesTest, WhoseBuddyHasACopyHadAState) {
+  // All have loaded the initial parameters, and workers compute with them; node b comes back before the first step.
+  const Reports reports = {At(0, {{0, 0}}, {{0, 0}}), Nothing(false), At(0, {{0, 0}}, {{0, 0}})};
+  EXPECT_THAT(LostNodes(Ring(3), reports), ElementsAre(false, true, false));
+  EXPECT_EQ(*Common(reports), 0U);
 }
 
 TEST(NeedRecoveryTest, WhoHasNotHeardOfOneIsTaken) {
   Reports reports = {At(6, {{6, 6}}, {}), At(6, {{6, 6}}, {}), At(8, {{6, 6}, {7, 7}}, {})};
-  EXPECT_FALSE(NeedRecovery(reports));
+  EXPECT_FALSE(NeedRecovery(Ring(3), reports));
   reports[0].set_recoveries(3);
   reports[1].set_recoveries(3);
-  EXPECT_TRUE(NeedRecovery(reports));
+  EXPECT_TRUE(NeedRecovery(Ring(3), reports));
   EXPECT_EQ(*Common(reports), 6U);
   EXPECT_EQ(MostRecoveries(reports), 3U);
+}
+
+TEST(NeedRecoveryTest, OneThatBrokeOffIsBegunAgain) {
+  // All had begun it; two had gone to step 6, and the third not yet.
+  Reports reports = {At(6, {{6, 6}}, {}), At(6, {{6, 6}}, {}), At(7, {{6, 6}, {7, 7}}, {})};
+  for (v1::PeerReport& report : reports) report.set_recoveries(1);
+  EXPECT_FALSE(NeedRecovery(Ring(3), reports));
+  reports[2].set_recovering(true);
+  EXPECT_TRUE(NeedRecovery(Ring(3), reports));
+  EXPECT_EQ(*Common(reports), 6U);
 }
 
 TEST(CommonStepTest, TheNewestStepThatAllHaveIsTaken) {
@@ -105,7 +123,7 @@ v1::Plan WithoutTheLast() {
 
 TEST(CommonStepTest, WhoOwnsNothingCanHaveAnyStep) {
   const Reports reports = {At(7, {{6, 6}}, {{4, 4}}), At(7, {{6, 6}}, {}), Nothing(true)};
-  EXPECT_EQ(*CommonStep(WithoutTheLast(), reports, LostNodes(reports)), 7U);
+  EXPECT_EQ(*CommonStep(WithoutTheLast(), reports, LostNodes(WithoutTheLast(), reports)), 7U);
 }
 
 TEST(PassOverTest, WhoOwnsNothingIsWhereTheOthersAre) {
@@ -134,10 +152,25 @@ TEST(CommonStepTest, AStateThatIsBeingRestoredIsNoBasis) {
 
 TEST(CheckNextTest, OnlyTheNextStepFollows) {
   const Reports reports = {Nothing(true), At(8, {}, {})};
-  EXPECT_TRUE(CheckNext(Ring(2), reports, 7 + kLoaded, 6 + kLoaded).ok());
-  const absl::Status status = CheckNext(Ring(2), reports, 9 + kLoaded, 7 + kLoaded);
+  EXPECT_TRUE(CheckNext(Ring(2), reports, 7 + kLoaded, 6 + kLoaded, 6 + kLoaded).ok());
+  const absl::Status status = CheckNext(Ring(2), reports, 9 + kLoaded, 8 + kLoaded, 7 + kLoaded);
   EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_ROLLED_BACK);
   EXPECT_THAT(std::string(status.message()), HasSubstr("from step 8 to step 7"));
+}
+
+TEST(CheckNextTest, AStepThatWasDoneHereAndIsUndoneIsNotDoneAgainBeforeItIsCalledFor) {
+  const Reports reports = {Nothing(true), At(8, {}, {})};
+  const absl::Status status = CheckNext(Ring(2), reports, 8 + kLoaded, 8 + kLoaded, 7 + kLoaded);
+  EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_PEER_LOST);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("step 8, which no worker was told of, is undone"));
+}
+
+TEST(LackCopiesTest, WhatDidNotArriveIsCopiedAgainBeforeTheStepThatChangesIt) {
+  const uint64_t target = 8 + kLoaded;
+  EXPECT_FALSE(LackCopies({At(7, {{7, 7}}, {}), At(7, {{6, 7}}, {})}, target));
+  EXPECT_TRUE(LackCopies({At(7, {{7, 7}}, {}), At(7, {{5, 5}, {6, 6}}, {})}, target));
+  // One that is ahead has seen that all had theirs, and cannot copy what it does not have any more.
+  EXPECT_FALSE(LackCopies({At(8, {{7, 7}}, {}), At(7, {{6, 6}}, {})}, target));
 }
 
 }  // namespace

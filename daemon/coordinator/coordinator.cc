@@ -20,8 +20,6 @@
 namespace dmuon::coordinator {
 namespace {
 
-constexpr size_t kMaxJoined = 1024;
-
 absl::Status SpecMismatch(absl::string_view message) {
   return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_SPEC_MISMATCH,
                      message);
@@ -96,23 +94,12 @@ bool Coordinator::IsMember(const v1::NodeIdentity& node) const {
   return member != members_.end() && member->second.incarnation == node.incarnation();
 }
 
-// Where a later process has the node's id, this one's state is old.
-absl::Status Coordinator::CheckNotReplaced(const v1::NodeIdentity& node) {
-  const auto of_node = [&](const v1::NodeIdentity& other) { return other.node_id() == node.node_id(); };
-  const auto is_it = [&](const v1::NodeIdentity& other) {
-    return of_node(other) && other.incarnation() == node.incarnation();
-  };
-  const auto known = std::find_if(joined_.begin(), joined_.end(), is_it);
-  if (known == joined_.end()) {
-    if (joined_.size() == kMaxJoined) joined_.pop_front();
-    joined_.push_back(node);
-    return absl::OkStatus();
-  }
-  const auto latest = std::find_if(joined_.rbegin(), joined_.rend(), of_node);
-  if (latest->incarnation() == node.incarnation()) return absl::OkStatus();
+absl::Status Coordinator::CheckNotReplaced(const v1::NodeIdentity& node) const {
+  const auto member = members_.find(node.node_id());
+  if (member == members_.end() || node.incarnation() >= member->second.incarnation) return absl::OkStatus();
   return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_UNKNOWN_NODE,
                      absl::StrCat("node '", node.node_id(), "' in incarnation '", node.incarnation(),
-                                  "' was followed by another process, incarnation '", latest->incarnation(), "'; end it"));
+                                  "' was followed by another process, incarnation '", member->second.incarnation, "'; end it"));
 }
 
 Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {

@@ -18,7 +18,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -185,7 +184,8 @@ class Coordinator {
   using Jobs = std::map<std::string, Job>;
 
   absl::Status CheckMember(const v1::NodeIdentity& node) const;
-  absl::Status CheckNotReplaced(const v1::NodeIdentity& node);
+  // A process that was frozen, or whose Join was long on its way, does not take the place of one that came after it.
+  absl::Status CheckNotReplaced(const v1::NodeIdentity& node) const;
   absl::Status CheckPlanned(const v1::NodeIdentity& node, const std::string& job_id, uint64_t generation) const;
   absl::Status CheckMeeting(const v1::Meeting& meeting) const;
   // Forgets what the process before this one took with it and no other node has.
@@ -232,7 +232,6 @@ class Coordinator {
   Options options_;
   uint64_t highest_generation_;
   std::map<std::string, Member> members_;  // by node id
-  std::deque<v1::NodeIdentity> joined_;    // each once, in order, the last kMaxJoined
   Jobs jobs_;                              // by job id
   std::set<std::string> drained_;          // node ids, members or not
   absl::Time started_ = absl::InfiniteFuture();  // when the first node joined

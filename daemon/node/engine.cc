@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "wire/error.h"
@@ -95,7 +96,8 @@ Engine::Engine(EngineOptions options, kernels::Backend* backend, CoordinatorLink
       autotuner_({options_.cache_directory, options_.autotune_budget, options_.slots, options_.threads_per_slot},
                  backend, &budget_) {
   node_.set_node_id(options_.node_id);
-  node_.set_incarnation(absl::StrFormat("%016x", RandomId()));
+  // As text, larger than those of the node's processes before it.
+  node_.set_incarnation(absl::StrFormat("%016x-%016x", absl::ToUnixMicros(absl::Now()), RandomId()));
   janitor_ = std::thread([this] { Janitor(); });
 }
 

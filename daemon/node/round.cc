@@ -101,9 +101,11 @@ bool AllRestore(const Reports& reports) { return std::all_of(reports.begin(), re
 
 absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports, uint64_t target) {
   const v1::PeerReport* first = nullptr;
+  const bool loads = target == kLoaded && AnyIsBehind(reports, kLoaded);
   for (size_t node = 0; node < reports.size(); ++node) {
     const v1::PeerReport& report = reports[node];
-    if (report.target() > target + 1 || report.reached() + 1 < target) {
+    // Nor are initial parameters loaded beside a state that has gone on from them.
+    if (report.target() > target + 1 || report.reached() + 1 < target || (loads && report.reached() > kLoaded)) {
       return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
                          absl::StrCat("node ", NameOf(plan, node), " is at ", report.reached(), " and wants ",
                                       report.target(), ", another wants ", target));

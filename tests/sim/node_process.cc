@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "wire/error.h"
 #include "wire/grpc_status.h"
 
@@ -27,7 +28,7 @@ void NodeProcess::Start() {
   process.silent = false;
   ++process.life;
   identity_.set_node_id(process.name);
-  identity_.set_incarnation(absl::StrCat(process.life));
+  identity_.set_incarnation(absl::StrFormat("%03d", process.life));
   link_ = std::make_unique<NodeLink>(cluster_, &process, identity_);
   cluster_->world.Trace(process.name, "starts, life ", process.life);
   Event event;

@@ -56,6 +56,12 @@ TEST_F(RoundTest, ValuesOfAStepThatANodeHasLeftBehindDoNotGoRoundWhateverItsOwnV
   EXPECT_FALSE(Publishes(reports, 4, {}));
 }
 
+TEST_F(RoundTest, NobodyLoadsInitialParametersBesideAStateThatHasGoneOn) {
+  EXPECT_TRUE(CheckReports(job_, plan_, {At(1, 1), At(0, 1), At(1, 2)}, 1).ok());
+  EXPECT_EQ(wire::ReasonOf(CheckReports(job_, plan_, {At(1, 1), At(0, 1), At(2, 2)}, 1)), v1::ERROR_REASON_STATE_LOST);
+  EXPECT_TRUE(CheckReports(job_, plan_, {At(1, 1), At(1, 1), At(2, 2)}, 1).ok());  // only to know that all have
+}
+
 TEST_F(RoundTest, NodesMoreThanAStepApartHaveLostState) {
   EXPECT_TRUE(CheckReports(job_, plan_, {At(4, 5), At(4, 4), At(3, 4)}, 4).ok());
   const absl::Status status = CheckReports(job_, plan_, {At(4, 4), At(0, 1), At(4, 4)}, 1);

@@ -20,6 +20,8 @@ namespace dmuon::node {
 // The node that `self` keeps copies for; nullopt: without replication.
 std::optional<uint32_t> WardOf(const v1::Plan& plan, uint32_t self);
 
+// Of jobs with replication; the plans have buddies.
+//
 // By node: whose process has no state although there has been one. A node that is at nothing because the job is new is
 // not lost: then no other node is beyond the initial parameters, and its buddy has no copy of them. (When all nodes have
 // loaded them, and only then, all have copies, and workers may have been told to begin.)

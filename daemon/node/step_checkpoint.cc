@@ -133,8 +133,7 @@ absl::StatusOr<uint64_t> StepPipeline::Fetch(const SavedJob& saved, const std::v
 absl::StatusOr<Reports> StepPipeline::MeetToRestore(const v1::PeerReport& mine, absl::Time deadline) {
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   // Who takes a step would recover first; who restores has nothing to recover.
-  const bool differ = !AllRestore(reports) && NeedRecovery(*plan_, reports);
-  if (replicas_.on() && (differ || AnyIsLost(*plan_, reports))) {
+  if (replicas_.on() && ((!AllRestore(reports) && NeedRecovery(*plan_, reports)) || AnyIsLost(*plan_, reports))) {
     return CommonStep(*plan_, reports, LostNodes(*plan_, reports)).status();
   }
   recoveries_ = MostRecoveries(reports);  // the checkpoint is a step that all have

@@ -14,8 +14,8 @@ from typing import Any
 
 import history
 import pytest
-from dmuon_fixtures import Cluster, Network
-from trial import PATIENCE_SECONDS, PLACES, Trial
+from dmuon_fixtures import PATIENCE_SECONDS, Cluster, Network
+from trial import PLACES, Trial
 
 NODES = 3
 WORKERS = len(PLACES)

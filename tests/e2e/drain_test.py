@@ -6,36 +6,22 @@ import json
 import pathlib
 import subprocess
 import threading
-import time
 
 import dmuon_client as dmuon
 import torch
 import trainers
-from dmuon_fixtures import Cluster, program
-from trainers import HYPERS, bits
+from dmuon_fixtures import PATIENCE_SECONDS, Cluster, await_file, program
+from trainers import HYPERS, bits, step_with_random_gradients
 
 WORKERS, STEPS = 4, 12
-PATIENCE_SECONDS = 60.0
-
-
-def await_file(path: pathlib.Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.01)
 
 
 def train(rank: int, world_size: int, addresses: list[str], job: str, folder: str | None) -> dict[str, object]:
-    """Gradients depend on the step alone. After every third step this side says so, and waits for what is done meanwhile."""
+    """After every third step this side says so, and waits for what is done meanwhile."""
     model = trainers.make_small(False, torch.float32)
     with dmuon.Muon(model, job=job, address=addresses[rank], reduced=False, verbose=False, **HYPERS) as opt:
         while opt.last_step < STEPS:
-            step = opt.last_step
-            torch.manual_seed(1000 * step + rank)
-            for p in model.parameters():
-                p.grad = torch.randn_like(p)
-            opt.step()
-            opt.wait()
+            step_with_random_gradients(rank, model, opt)
             if folder is not None and opt.last_step % 3 == 0 and opt.last_step < STEPS:
                 pathlib.Path(folder, f"{opt.last_step}.{rank}").touch()
                 await_file(pathlib.Path(folder, f"{opt.last_step}.done"))

@@ -4,7 +4,6 @@
 
 import pathlib
 import threading
-import time
 import warnings
 
 import dmuon_client as dmuon
@@ -13,22 +12,15 @@ import torch
 import torch.distributed as dist
 import trainers
 from dmuon_client import DmuonError
-from trainers import HYPERS, bits
+from dmuon_fixtures import PATIENCE_SECONDS, await_file
+from trainers import HYPERS, bits, step_with_random_gradients
 
 WORKERS, STEPS, KILLED_AFTER = 4, 8, 4
-PATIENCE_SECONDS = 60.0
-
-
-def await_file(path: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not pathlib.Path(path).exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.01)
 
 
 def train(rank: int, world_size: int, addresses: list[str], job: str, replication: str, folder: str | None,
           **keywords: object) -> dict[str, object]:
-    """Gradients depend on the step alone, so that a step that was undone is made up for. Between two steps the
+    """Between two steps the
     daemon of the last node is killed: this side says when, and waits until it is there again."""
     model = trainers.make_small(False, torch.float32)
     with (dmuon.Muon(model, job=job, address=addresses[rank], replication=replication, reduced=False, verbose=False, **HYPERS,
@@ -36,18 +28,13 @@ def train(rank: int, world_size: int, addresses: list[str], job: str, replicatio
         warnings.simplefilter("always")
         killed = folder is None
         while opt.last_step < STEPS:
-            step = opt.last_step
-            torch.manual_seed(1000 * step + rank)
-            for p in model.parameters():
-                p.grad = torch.randn_like(p)
-            opt.step()
-            opt.wait()
+            step_with_random_gradients(rank, model, opt)
             if opt.last_step == KILLED_AFTER and not killed:
                 killed = True
                 dist.barrier()
                 if rank == 0:
                     pathlib.Path(folder, "now").touch()
-                await_file(f"{folder}/back")
+                await_file(pathlib.Path(folder, "back"))
         said = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning | UserWarning)]
         weights = {name: p.detach().clone().numpy() for name, p in model.named_parameters()}
     return {"params": weights, "said": said}
@@ -60,7 +47,7 @@ def test_a_daemon_that_is_killed_costs_no_bit(pools, two_nodes, job, tmp_path, r
     calm = pool.run(train, addresses, f"{job}.calm", "none", None)
 
     def strike() -> None:
-        await_file(str(tmp_path / "now"))
+        await_file(tmp_path / "now")
         two_nodes.nodes[1].kill()
         two_nodes.nodes[1].start()
         (tmp_path / "back").touch()

@@ -205,6 +205,15 @@ def run_to(model, opt, steps: int) -> None:
         opt.wait()
 
 
+def step_with_random_gradients(rank: int, model: nn.Module, opt: dmuon.Muon) -> None:
+    """The step after the last one. Gradients depend on it and the rank alone, so that a step that was undone is made up for."""
+    torch.manual_seed(1000 * opt.last_step + rank)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    opt.step()
+    opt.wait()
+
+
 # -- a bag of parameters ---------------------------------------------------------------------------
 
 LAYOUTS = {"rows": Shard(0), "columns": Shard(1), "replicate": Replicate()}

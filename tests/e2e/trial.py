@@ -11,12 +11,11 @@ from typing import Any
 
 import history
 from dmuon_client import _abi
-from dmuon_fixtures import Cluster
+from dmuon_fixtures import PATIENCE_SECONDS, Cluster
 from worker_run import WorkerRun
 
 WORKER = pathlib.Path(__file__).with_name("chaos_worker.py")
 PLACES = (0, 0, 1, 1, 2, 2)  # of the workers
-PATIENCE_SECONDS = 60.0  # from one event to the next
 
 
 class Trial:

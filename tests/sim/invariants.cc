@@ -20,7 +20,7 @@ namespace {
 
 using Key = std::pair<uint64_t, uint64_t>;  // generation, step
 
-class Checker {
+class Checker : Violations {
  public:
   Checker(const History& history, const v1::JobSpec& job, uint32_t nodes)
       : history_(history),
@@ -41,17 +41,10 @@ class Checker {
     Checkpoints();
     Baseline();
     Oracle();
-    return std::move(violations_);
+    return Take();
   }
 
  private:
-  template <typename... Parts>
-  void Expect(bool holds, const char* invariant, const Event& event, const Parts&... parts) {
-    if (holds) return;
-    violations_.push_back({invariant, absl::StrCat("at ", absl::ToDoubleSeconds(event.at - absl::UnixEpoch()), " ",
-                                                   event.who, ": ", parts...)});
-  }
-
   // What comes after the step of a recovery has not been.
   template <typename Value>
   static void ForgetAfter(const Event& recovered, std::map<Key, Value>& by_step) {
@@ -312,7 +305,6 @@ class Checker {
   const uint32_t nodes_;
   const bool is_replicated_;
   const bool is_async_;
-  std::vector<Violation> violations_;
 };
 
 }  // namespace

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "dmuon/v1/tensor.pb.h"
 #include "tests/sim/history.h"
@@ -18,6 +20,21 @@ struct Violation {
   std::string invariant;  // "I4"
   std::string what;
   bool operator==(const Violation&) const = default;
+};
+
+// What a checker has found.
+class Violations {
+ public:
+  template <typename... Parts>
+  void Expect(bool holds, const char* invariant, const Event& event, const Parts&... parts) {
+    if (holds) return;
+    found_.push_back({invariant, absl::StrCat("at ", absl::ToDoubleSeconds(event.at - absl::UnixEpoch()), " ", event.who, ": ",
+                                              parts...)});
+  }
+  std::vector<Violation> Take() { return std::move(found_); }
+
+ private:
+  std::vector<Violation> found_;
 };
 
 // How long after the last fault an unknown outcome may stay unknown.

@@ -17,7 +17,7 @@
 namespace dmuon::sim {
 namespace {
 
-class ReplicationChecker {
+class ReplicationChecker : Violations {
  public:
   ReplicationChecker(const History& history, bool sync, uint32_t nodes)
       : history_(history), sync_(sync), nodes_(nodes) {}
@@ -26,17 +26,10 @@ class ReplicationChecker {
     UndoneStepsAreTold();
     OneStepForAll();
     LostTogether();
-    return std::move(violations_);
+    return Take();
   }
 
  private:
-  template <typename... Parts>
-  void Expect(bool holds, const char* invariant, const Event& event, const Parts&... parts) {
-    if (holds) return;
-    violations_.push_back({invariant, absl::StrCat("at ", absl::ToDoubleSeconds(event.at - absl::UnixEpoch()), " ",
-                                                   event.who, ": ", parts...)});
-  }
-
   // A worker's process.
   struct Told {
     uint64_t generation = 0;
@@ -127,7 +120,6 @@ class ReplicationChecker {
   const History& history_;
   const bool sync_;
   const uint32_t nodes_;
-  std::vector<Violation> violations_;
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0  # a sanitizer build on a busy machine needs a few
 STOP_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0  # from one event of a test to the next
 
 
 def build_dir() -> pathlib.Path:
@@ -33,6 +34,14 @@ def program(name: str) -> pathlib.Path:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not built; run: cmake --preset release && cmake --build --preset release")
     return path
+
+
+def await_file(path: pathlib.Path) -> None:
+    """One side of a test says so by it."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path} within {PATIENCE_SECONDS} s"
+        time.sleep(0.01)
 
 
 def with_failpoints(failpoints: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ HYPERS = ((0.02, 0.01, 0.95, 0.0), (0.003, 0.0, 0.9, 0.95))
 CONNECT_MS, CALL_MS, POLL_MS = 10_000, 1_500, 500
 BACKWARD_SECONDS = 0.003
 # With others away these come, and the call is made again; any other error ends the worker.
-OTHERS_AWAY = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST)
+OTHERS_AWAY = (_abi.DMUON_DEADLINE_EXCEEDED, _abi.DMUON_PEER_LOST, _abi.DMUON_UNAVAILABLE)  # the daemon is dead just now
 
 
 def made(kind: type, **fields) -> ctypes.Structure:

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "daemon/base/log.h"
 #include "wire/error.h"
+#include "wire/mutex.h"
 
 namespace dmuon {
 namespace {
@@ -40,12 +41,17 @@ struct Armed {
   const std::string name;
   const Action action;
   const uint64_t nth;
-  std::atomic<uint64_t> reached = 0;
+  uint64_t reached = 0;
+};
+
+struct AllArmed {
+  wire::Mutex mu;  // before the log's only
+  std::deque<Armed> entries ABSL_GUARDED_BY(mu);
 };
 
 // Never destroyed: threads may reach a failpoint while the process ends.
-std::deque<Armed>& All() {
-  static auto* const all = new std::deque<Armed>();
+AllArmed& All() {
+  static auto* const all = new AllArmed();
   return *all;
 }
 
@@ -102,7 +108,9 @@ absl::string_view TextOf(Action action) { return action == Action::kExit ? "exit
 
 absl::Status ArmFailpoints(const char* list, std::span<const absl::string_view> services) {
   internal::failpoints_armed.store(false, std::memory_order_relaxed);
-  All().clear();
+  AllArmed& all = All();
+  wire::MutexLock lock(all.mu);
+  all.entries.clear();
   if (list == nullptr || *list == '\0') return absl::OkStatus();
   const std::vector<std::string> known = KnownNames(services);
   std::vector<Entry> entries;
@@ -113,7 +121,7 @@ absl::Status ArmFailpoints(const char* list, std::span<const absl::string_view> 
   }
   for (Entry& entry : entries) {
     LogWarning("failpoint ", entry.name, " is armed: ", TextOf(entry.action), " at time ", entry.nth);
-    All().emplace_back(std::move(entry.name), entry.action, entry.nth);
+    all.entries.emplace_back(std::move(entry.name), entry.action, entry.nth);
   }
   internal::failpoints_armed.store(true, std::memory_order_relaxed);
   return absl::OkStatus();
@@ -121,8 +129,10 @@ absl::Status ArmFailpoints(const char* list, std::span<const absl::string_view> 
 
 bool internal::Strike(std::string_view name) {
   bool loses = false;
-  for (Armed& armed : All()) {
-    if (armed.name != name || armed.reached.fetch_add(1) + 1 != armed.nth) continue;
+  AllArmed& all = All();
+  wire::MutexLock lock(all.mu);
+  for (Armed& armed : all.entries) {
+    if (armed.name != name || ++armed.reached != armed.nth) continue;
     LogWarning("failpoint ", armed.name, " strikes: ", TextOf(armed.action), " at time ", armed.nth);
     if (armed.action == Action::kExit) ::kill(::getpid(), SIGKILL);
     loses = loses || armed.action == Action::kLose;

@@ -25,16 +25,16 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-for folder in ("client/python/dmuon_client", "tests/support", "tests/e2e"):
+for folder in ("client/python", "tests/support", "tests/e2e"):
     sys.path.insert(0, str(ROOT / folder))
 os.environ["DMUON_AUTOTUNE"] = "off"  # plans by operation counts: the undisturbed run has the same
 # Many threads allocate for a moment now and then. With an arena for each, what malloc keeps in hand grows for an hour.
 os.environ["MALLOC_ARENA_MAX"] = "1"
 
-import _abi  # noqa: E402
 import chaos  # noqa: E402
 import history  # noqa: E402
 import series  # noqa: E402
+from dmuon_client import _abi  # noqa: E402
 from dmuon_fixtures import Cluster, Network  # noqa: E402
 
 LONG, UNDISTURBED, ENDLESS = "long", "undisturbed", 1 << 30

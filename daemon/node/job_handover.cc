@@ -49,12 +49,13 @@ absl::Status Job::Together(const std::function<absl::Status()>& meeting) {
 bool Job::GoOver() {
   StepPipeline::Heir heir = pipeline_->TakeHeir();
   if (heir.pipeline == nullptr) return false;
-  peers_->GoOver(next_->plan.generation());
-  checkpoints_->GoOver(next_->plan, heir.pipeline.get());
+  const v1::Plan& plan = heir.successor->plan;
+  peers_->GoOver(plan.generation());
+  checkpoints_->GoOver(plan, heir.pipeline.get());
   pipeline_ = std::move(heir.pipeline);
   state_share_ = std::move(heir.share);
-  plan_ = std::shared_ptr<const v1::Plan>(next_, &next_->plan);
-  next_ = nullptr;
+  plan_ = std::shared_ptr<const v1::Plan>(std::move(heir.successor), &plan);
+  next_ = nullptr;  // one that came after it was made for the plan before, and comes again for this one
   PublishPlan("handover");
   environment_.link->Rejoin();
   return true;

@@ -65,9 +65,9 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
   const std::string what = absl::StrCat("the state of job '", job_->job_id(), "' under generation ", next.plan.generation());
   absl::StatusOr<MemoryBudget::Share> share = next.budget->Take(BytesFor(*job_, next.plan, next.routes, self_), what);
   DMUON_ASSIGN_OR_RETURN(const Reports reports, tell(share.status(), {}));
-  Heir heir{std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
+  Heir heir{successor_,
+            std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
             *std::move(share)};
-  heir.pipeline->own_ = successor_;
   DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(reports, tell));
   DMUON_ASSIGN_OR_RETURN(const Gathered gathered, Gather(std::move(met), source.name(), next.plan, heir.pipeline->states_,
                                                          *next.budget, tell, until));

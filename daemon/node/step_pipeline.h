@@ -121,9 +121,10 @@ class StepPipeline {
   // A plan that all nodes go over to when all have it, in Initialize, Run or Help; null: none.
   void Succeed(std::shared_ptr<const Successor> successor) { successor_ = std::move(successor); }
   [[nodiscard]] const Successor* successor() const { return successor_.get(); }
-  // What goes on in this one's place, with the memory that it takes; null: nothing. It keeps the successor, which has its
-  // plan. Whatever was called for meanwhile is to be called for again, there.
+  // What goes on in this one's place, with the memory that it takes; null: nothing. Its plan is the
+  // successor's, which must outlive it. Whatever was called for meanwhile is to be called for again, there.
   struct Heir {
+    std::shared_ptr<const Successor> successor;
     std::unique_ptr<StepPipeline> pipeline;
     MemoryBudget::Share share;
   };
@@ -235,7 +236,6 @@ class StepPipeline {
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   absl::Status failure_;     // the state is broken
   std::shared_ptr<const Successor> successor_;
-  std::shared_ptr<const Successor> own_;  // whose plan this is; null: the caller's
   Heir heir_;                             // complete, beside this one
   bool is_over_ = false;                  // the nodes have gone over to it
   absl::Status handover_failure_;

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Largest growth from the first quarter to the last. Memory in MiB: what allocators keep in hand differs from moment to moment.
-# Of pages that other processes use, too, pss has a larger part when those end. Descriptors and threads not at all; the
-# median of an even number of samples may lie between two numbers. gRPC's executors grow to two threads a core.
-BOUNDS: Mapping[str, float] = {"rss": 2.0, "pss": 4.0, "shmem": 0.5, "descriptors": 0.5, "threads": 0.5,
+# Of pages that other processes use, too, pss has a larger part when those end. gRPC's executors grow to two threads a core.
+BOUNDS: Mapping[str, float] = {"rss": 2.0, "pss": 4.0, "shmem": 0.5, "descriptors": 0.0, "threads": 0.0,
                                "pooled": 2.0 * (os.cpu_count() or 1)}
 QUANTITIES = tuple(BOUNDS)
 # Names of threads of gRPC, which has more or fewer of them as calls come.
@@ -85,7 +84,8 @@ def judge(process: str, samples: Sequence[Usage]) -> Iterator[Verdict]:
     times = [sample.at for sample in samples]
     for quantity in QUANTITIES:
         values = [getattr(sample, quantity) for sample in samples]
-        yield Verdict(process, quantity, statistics.median(values[:quarter]), statistics.median(values[-quarter:]),
+        # Medians that were sampled: half a descriptor is no number of descriptors.
+        yield Verdict(process, quantity, statistics.median_high(values[:quarter]), statistics.median_high(values[-quarter:]),
                       3600.0 * statistics.linear_regression(times, values).slope)
 
 

@@ -118,7 +118,7 @@ Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
   started_ = std::min(started_, now);
   DropLost(request, outcome);
   members_[id] = Member{request.node().incarnation(), request.slots(), request.memory_bytes(), request.backend(),
-                        now + options_.lease};
+                        request.owns_all(), now + options_.lease};
   highest_generation_ = std::max(highest_generation_, request.highest_generation());
   AdoptHeld(request, outcome);
   return outcome;
@@ -328,6 +328,14 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
     nodes.push_back({id, member.slots, ranks, member.memory_bytes, drained_.contains(id)});
     ready.incarnations[id] = member.incarnation;
   }
+  const Member& first = members_.at(ready.ranks.begin()->second.node_id);
+  std::set<std::string> with_workers;
+  for (const auto& [id, ranks] : ranks_of) with_workers.insert(id);
+  for (const std::string& id : NodesForAll(with_workers, first.backend)) {
+    const Member& member = members_.at(id);
+    nodes.push_back({id, member.slots, {}, member.memory_bytes, false});
+    ready.incarnations[id] = member.incarnation;
+  }
   const std::string why = absl::StrCat("all ", ready.spec.world_size(), " ranks registered");
   auto plan = plan::MakePlan(ready.spec, shards, nodes, highest_generation_ + 1, why,
                              plan::Timings::Of(times));
@@ -339,7 +347,15 @@ void Coordinator::PlanJob(Jobs::iterator job, Outcome& outcome) {
   outcome.reason = absl::StrCat("job ", job->first, ": generation ", highest_generation_, ", ",
                                 ready.plan->units_size(), " units on ", nodes.size(), " nodes (",
                                 ready.plan->reason(), ")");
-  for (const auto& [id, ranks] : ranks_of) outcome.outgoing.push_back({id, ready.PlanEvent(id)});
+  for (const std::string& id : ready.plan->nodes()) outcome.outgoing.push_back({id, ready.PlanEvent(id)});
+}
+
+std::vector<std::string> Coordinator::NodesForAll(const std::set<std::string>& nodes, const std::string& backend) const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) {
+    if (member.owns_all && member.backend == backend && !nodes.contains(id) && !drained_.contains(id)) ids.push_back(id);
+  }
+  return ids;
 }
 
 void Coordinator::Refuse(Jobs::iterator job, const absl::Status& why, absl::string_view except,
@@ -399,12 +415,13 @@ void Coordinator::EndReleased(Outcome& outcome) {
     const auto current = job++;
     const Job& ended = current->second;
     if (ended.released.empty()) continue;
-    const auto& nodes = ended.plan->nodes();
-    const bool needed = std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node) {
+    bool needed = false;
+    for (int n = 0; n < ended.plan->nodes_size(); ++n) {
+      const std::string& node = ended.plan->nodes(n);
       // One that this coordinator has not seen yet may come back.
       const bool alive = members_.contains(node) || ended.incarnations.at(node).empty();
-      return alive && !ended.released.contains(node);
-    });
+      needed = needed || (alive && plan::HasWorkers(*ended.plan, static_cast<size_t>(n)) && !ended.released.contains(node));
+    }
     if (needed) continue;
     AddReason(absl::StrCat("job ", current->first, " has ended"), outcome);
     EndJob(current, "", outcome);

@@ -123,6 +123,7 @@ class Coordinator {
     uint32_t slots = 1;
     uint64_t memory_bytes = 0;
     std::string backend;
+    bool owns_all = false;
     absl::Time lease_end;
   };
   // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank
@@ -205,6 +206,8 @@ class Coordinator {
   // `outcome` says why the job is over for all; the caller is the first of a new one.
   Outcome BeginAnew(const v1::RegisterWorkerRequest& request, Jobs::iterator lost, Outcome outcome);
   void PlanJob(Jobs::iterator job, Outcome& outcome);
+  // Members that own units for all jobs, and are to own some of one that runs over `nodes` and computes with `backend`.
+  [[nodiscard]] std::vector<std::string> NodesForAll(const std::set<std::string>& nodes, const std::string& backend) const;
   // Instead of a plan.
   void RefusePlan(Jobs::iterator job, const absl::Status& why, Outcome& outcome);
   // FAILED_PRECONDITION/SPEC_MISMATCH when the nodes would compute other bits than each other.
@@ -217,6 +220,20 @@ class Coordinator {
   absl::Status CheckReplacement(const Member& member, const std::string& node_id, int place, const Job& job) const;
   [[nodiscard]] bool NeedsReplan(const Job& job) const;
   absl::StatusOr<Successor> MakeSuccessor(const Job& job) const;
+  // Nodes without workers of a planned job: which are to come, where in the plan's order those begin that are to go, or to make
+  // way for these, and whether they can.
+  [[nodiscard]] std::vector<std::string> FollowersToAdd(const Job& job) const;
+  [[nodiscard]] size_t FollowersToKeep(const Job& job) const;
+  [[nodiscard]] bool CanDropFollowers(const Job& job) const;
+  // Nodes that are to own nothing under the next plan.
+  [[nodiscard]] std::set<std::string> ToDrain(const Job& job) const;
+  // The same owners over other nodes.
+  [[nodiscard]] v1::Plan WithOtherFollowers(const Job& job, uint64_t generation) const;
+  // Nodes that are new in the plan, and those that are no more.
+  void TakeFollowers(const v1::Plan& former, Job& job, Outcome& outcome);
+  // Whether one that is to go is out already: it takes part in nothing any more, and is not waited for.
+  [[nodiscard]] bool LosesFollower(const Job& job) const;
+  void DropFollowers(Job& job, Outcome& outcome);
   // Who speaks of the successor has gone over to it, and all others have been ready to.
   void Promote(const std::string& job_id, uint64_t generation, Outcome& outcome);
   static void GiveUpSuccessor(const v1::ReleaseJobRequest& request, Job& job, Outcome& outcome);

@@ -69,9 +69,11 @@ Outcome Coordinator::Drain(const v1::DrainNodeRequest& request) {
 }
 
 bool Coordinator::NeedsReplan(const Job& job) const {
+  if (LosesFollower(job)) return true;
   if (!job.plan.has_value() || job.successor.has_value() || !job.released.empty()) return false;
   if (job.ranks.size() < job.spec.world_size()) return false;  // the coordinator has started again: they will come
-  const std::set<std::string> wanted = job.Among(drained_);
+  if (CanDropFollowers(job) || !FollowersToAdd(job).empty()) return job.handover_failure.empty();
+  const std::set<std::string> wanted = ToDrain(job);
   return wanted != DrainedOf(*job.plan) && (job.handover_failure.empty() || wanted != job.refused_drain);
 }
 
@@ -83,6 +85,11 @@ absl::StatusOr<Coordinator::Successor> Coordinator::MakeSuccessor(const Job& job
   DMUON_RETURN_IF_ERROR(plan::ValidatePlan(job.spec, *job.plan, {}));
   const auto shards = job.Shards();
   if (!shards.has_value()) return absl::InternalError("the workers' shards cannot be read");
+  if (CanDropFollowers(job) || !FollowersToAdd(job).empty()) {
+    const v1::Plan other = WithOtherFollowers(job, highest_generation_ + 1);
+    return Successor{other, Job::RoutesOf(other, *shards)};
+  }
+  const std::set<std::string> drained = ToDrain(job);
   std::vector<plan::NodeSlots> nodes;
   for (int n = 0; n < job.plan->nodes_size(); ++n) {
     const std::string& id = job.plan->nodes(n);
@@ -91,13 +98,17 @@ absl::StatusOr<Coordinator::Successor> Coordinator::MakeSuccessor(const Job& job
     node.node_id = id;
     node.slots = job.plan->slots(n);
     node.memory_bytes = member == members_.end() ? 0 : member->second.memory_bytes;
-    node.drained = drained_.contains(id);
+    node.drained = drained.contains(id);
     for (int rank = 0; rank < job.plan->rank_nodes_size(); ++rank) {
       if (job.plan->rank_nodes(rank) == static_cast<uint32_t>(n)) node.ranks.push_back(static_cast<uint32_t>(rank));
     }
   }
-  const std::set<std::string> drained = job.Among(drained_);
-  const std::string why = drained.empty() ? "no node is drained any more" : absl::StrCat("drained: ", absl::StrJoin(drained, ", "));
+  std::set<std::string> back = DrainedOf(*job.plan);
+  for (const std::string& node : drained) back.erase(node);
+  std::vector<std::string> words;
+  if (!drained.empty()) words.push_back(absl::StrCat("drained: ", absl::StrJoin(drained, ", ")));
+  if (!back.empty()) words.push_back(absl::StrCat("may own units now: ", absl::StrJoin(back, ", ")));
+  const std::string why = absl::StrJoin(words, "; ");
   Successor successor;
   DMUON_ASSIGN_OR_RETURN(successor.plan,
                          plan::MakeSuccessor(job.spec, *shards, *job.plan, nodes, highest_generation_ + 1, why));
@@ -110,9 +121,13 @@ Outcome Coordinator::Replan() {
   const auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& job) { return NeedsReplan(job.second); });
   if (found == jobs_.end()) return outcome;
   auto& [id, job] = *found;
+  if (LosesFollower(job)) {
+    DropFollowers(job, outcome);
+    return outcome;
+  }
   absl::StatusOr<Successor> successor = MakeSuccessor(job);
   if (!successor.ok()) {
-    job.refused_drain = job.Among(drained_);
+    job.refused_drain = ToDrain(job);
     job.handover_failure = std::string(successor.status().message());
     outcome.planning = Planning::kRefused;
     outcome.reason = absl::StrCat("job ", id, " keeps its plan: ", job.handover_failure);
@@ -210,9 +225,10 @@ void Coordinator::Promote(const std::string& job_id, uint64_t generation, Outcom
   Job& job = found->second;
   if (!job.successor.has_value() || job.successor->plan.generation() != generation) return;
   AddReason(absl::StrCat("job ", job_id, " has gone over to generation ", generation), outcome);
-  job.plan = std::move(job.successor->plan);
+  const v1::Plan former = *std::exchange(job.plan, std::move(job.successor->plan));
   job.routes = std::move(job.successor->routes);
   job.successor.reset();
+  TakeFollowers(former, job, outcome);
 }
 
 }  // namespace dmuon::coordinator

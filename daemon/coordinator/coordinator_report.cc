@@ -25,6 +25,9 @@ v1::WatchPlansResponse Coordinator::Job::PlanEvent(const std::string& node_id) c
   *event.mutable_plan() = *plan;
   event.set_last_sequence(LastSequence(node_id));
   if (const auto it = routes.find(node_id); it != routes.end()) *event.mutable_routes() = it->second;
+  const auto place = std::find(plan->nodes().begin(), plan->nodes().end(), node_id);
+  const bool follows = place != plan->nodes().end() && !plan::HasWorkers(*plan, static_cast<size_t>(place - plan->nodes().begin()));
+  if (follows) *event.mutable_job() = spec;
   return event;
 }
 
@@ -91,6 +94,7 @@ v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
     node.set_lease_remaining_seconds(absl::ToDoubleSeconds(member.lease_end - now));
     node.set_drained(drained_.contains(id));
     node.set_units(units[id]);
+    node.set_owns_all(member.owns_all);
   }
   for (const auto& [id, job] : jobs_) {
     v1::JobStatus& entry = *status.add_jobs();

@@ -84,7 +84,9 @@ absl::Status Host::Beat(const v1::BeatRequest& request) {
 }
 
 absl::Status Host::Leave(const v1::LeaveRequest& request) {
-  return Run([&](Coordinator& core, absl::Time now) { return core.Leave(now, request); });
+  DMUON_RETURN_IF_ERROR(Run([&](Coordinator& core, absl::Time now) { return core.Leave(now, request); }));
+  Replan().IgnoreError();  // logged
+  return absl::OkStatus();
 }
 
 absl::Status Host::RegisterWorker(const v1::RegisterWorkerRequest& request) {

@@ -145,12 +145,16 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
     }
     return it->second;
   }
+  return NewJob(request.job_id(), request.world_size());
+}
+
+absl::StatusOr<std::shared_ptr<Job>> Engine::NewJob(const std::string& job_id, uint32_t world_size) {
   if (jobs_.size() >= options_.max_jobs) {
     return Limit(absl::StrCat(jobs_.size(), " jobs, allowed are ", options_.max_jobs));
   }
   JobCoreOptions core;
-  core.job_id = request.job_id();
-  core.world_size = request.world_size();
+  core.job_id = job_id;
+  core.world_size = world_size;
   core.peer_timeout = options_.step_timeout;
   core.orphan_timeout = options_.orphan_timeout;
   JobEnvironment environment;
@@ -167,10 +171,10 @@ absl::StatusOr<std::shared_ptr<Job>> Engine::JobFor(const v1::OpenRequest& reque
   environment.registrations = &registrations_;
   environment.connect_peers = connect_peers_;
   environment.connect_timeout = options_.step_timeout;
-  environment.on_end = [this](const std::string& job_id) { OnJobEnd(job_id); };
+  environment.on_end = [this](const std::string& ended) { OnJobEnd(ended); };
   environment.on_session_dropped = [this](SessionId session) { OnSessionDropped(session); };
   auto job = std::make_shared<Job>(std::move(core), std::move(environment));
-  jobs_[request.job_id()] = job;
+  jobs_[job_id] = job;
   return job;
 }
 
@@ -391,6 +395,7 @@ v1::JoinRequest Engine::JoinReport() const {
   join.set_slots(options_.slots);
   join.set_memory_bytes(budget_.limit_bytes());
   join.set_backend(std::string(backend_->name()));
+  join.set_owns_all(options_.owns_all);
   join.set_protocol_version(wire::kProtocolVersion);
   wire::MutexLock lock(mu_);
   join.set_highest_generation(highest_generation_);
@@ -413,7 +418,13 @@ void Engine::OnPlanEvent(const v1::WatchPlansResponse& event) {
   wire::MutexLock lock(mu_);
   // 0 of an event without.
   highest_generation_ = std::max({highest_generation_, event.plan().generation(), event.successor().generation()});
-  const auto it = jobs_.find(job_id);
+  auto it = jobs_.find(job_id);
+  // A job without workers here begins with its plan.
+  if (it == jobs_.end() && event.has_plan() && event.has_job() && !draining_) {
+    const auto job = NewJob(job_id, event.job().world_size());
+    if (!job.ok()) LogError("job ", job_id, ": no part in generation ", event.plan().generation(), ": ", job.status().message());
+    it = jobs_.find(job_id);
+  }
   if (it != jobs_.end()) it->second->OnPlanEvent(event);
 }
 

@@ -44,6 +44,7 @@ struct EngineOptions {
   uint32_t slots = 1;
   int threads_per_slot = 1;
   bool overlap = true;  // exchange while later matrices are being worked on
+  bool owns_all = false;  // units of jobs without workers here, too
   std::string cache_directory;  // of measured times; empty: they end with the engine
   absl::Duration autotune_budget = absl::Seconds(30);  // of one job's measurements
   // Checkpoints; outlives the engine. Null: none are kept.
@@ -108,6 +109,8 @@ class Engine : public ChannelOwner {
   };
 
   absl::StatusOr<std::shared_ptr<Job>> JobFor(const v1::OpenRequest& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::shared_ptr<Job>> NewJob(const std::string& job_id, uint32_t world_size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // NOT_FOUND/UNKNOWN_SESSION.
   absl::StatusOr<std::shared_ptr<Job>> JobOf(SessionId session) const;

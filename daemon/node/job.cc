@@ -94,7 +94,7 @@ void Job::Loop() {
     std::function<void()> input;
     {
       wire::MutexLock lock(mu_);
-      while (inputs_.empty() && !stopping_) {
+      while (inputs_.empty() && !stopping_ && NextFollow() > MonotonicNow()) {
         const absl::Time next = NextLook();
         const absl::Time now = MonotonicNow();
         if (next <= now) break;
@@ -111,7 +111,11 @@ void Job::Loop() {
         inputs_.pop_front();
       }
     }
-    if (input) input();
+    if (input) {
+      input();
+    } else if (NextFollow() <= MonotonicNow()) {
+      Follow();
+    }
     LookForGradients();
     ResendRegistrations();
     CarryOut(core_.Tick(MonotonicNow()));
@@ -125,7 +129,7 @@ void Job::Loop() {
 
 absl::Time Job::NextLook() const {
   const absl::Time checkpoints = checkpoints_ == nullptr ? absl::InfiniteFuture() : checkpoints_->next_deadline();
-  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_, checkpoints});
+  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_, checkpoints, NextFollow()});
 }
 
 // Between the inputs, so that none waits for more than a bucket.
@@ -273,6 +277,7 @@ void Job::Close(SessionId session, Reply<v1::CloseResponse> reply) {
       if (!status.ok()) return reply(status);
       reply(v1::CloseResponse());
     });
+    TellSaves();
     CarryOut(core_.Close(MonotonicNow(), session, ticket));
   });
 }

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // One job on this node: the shell around JobCore. Its thread alone feeds the core, carries out the
-// actions and runs the step pipeline; gRPC threads post and return.
+// actions and runs the step pipeline; gRPC threads post and return. On a node without workers of the job
+// nobody calls for anything: there it follows the other nodes (job_following.cc).
 #pragma once
 
 #include <atomic>
@@ -146,12 +147,26 @@ class Job {
   absl::Status Together(const std::function<absl::Status()>& meeting);
   // After each meeting. Whether the nodes have gone over to another plan in it.
   bool EndMeeting();
+  // When this node, if it has no worker of the job, can look for what the others want; infinite future: not before an input.
+  [[nodiscard]] absl::Time NextFollow() const;
+  // Waits until they want something, or does that.
+  void Follow();
+  void AwaitOthers();
+  void DoAsOthers();
+  // Nodes without workers are told now of the checkpoints that workers have called for.
+  void TellSaves();
   bool GoOver();
   // Whether the event is a plan in which only other nodes than this one have changed.
-  bool TakeNodes(const v1::WatchPlansResponse& event);
+  bool OnNodes(const v1::WatchPlansResponse& event);
+  void TakeNodes(std::shared_ptr<const v1::Plan> plan);
+  void SetPeers(std::shared_ptr<Peers> peers);
+  void TakeEarly();
   void OnEventAfterTheEnd(const v1::WatchPlansResponse& event);
   absl::Status Adopt(const v1::Plan& plan, const v1::Routes& routes);
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;
+  // Of this node; nullopt: the plan is not over it.
+  [[nodiscard]] std::optional<uint32_t> PlaceIn(const v1::Plan& plan) const;
+  void InterruptFor(const v1::WatchPlansResponse& event);
   void SendRegistration(SessionId session);
   // Measures, for the first registration of a specification.
   const std::vector<v1::UnitTime>& TimesFor(const v1::JobSpec& job);
@@ -207,6 +222,7 @@ class Job {
   std::vector<v1::UnitTime> times_;
   std::shared_ptr<const v1::Plan> plan_ = std::make_shared<v1::Plan>();  // empty: none yet
   std::shared_ptr<const Successor> next_;  // that the job is to go over to
+  std::optional<v1::WatchPlansResponse> early_;  // the successor of a plan that this node has yet to go over to
   std::unique_ptr<WorkerBoxes> workers_;
   std::shared_ptr<Peers> peers_;  // null on one node
   std::unique_ptr<SlotThreads> slots_;
@@ -233,6 +249,10 @@ class Job {
   std::deque<double> recent_seconds_;  // of the last 100 steps
   bool ended_ = false;
   absl::Time kept_until_ = absl::InfiniteFuture();  // an ended job, for the other nodes
+  bool follows_ = false;  // this node has none of the workers
+  std::optional<Reports> wanted_;  // by the others, then
+  absl::Time follow_at_ = absl::InfinitePast();
+  absl::Time met_at_;  // the other nodes, the last time
 
   mutable wire::Mutex mu_;
   wire::CondVar posted_;
@@ -242,6 +262,7 @@ class Job {
   v1::NodeJobStatus snapshot_ ABSL_GUARDED_BY(mu_);
   std::optional<v1::HeldJob> held_ ABSL_GUARDED_BY(mu_);
   bool has_state_ ABSL_GUARDED_BY(mu_) = false;
+  bool awaits_ ABSL_GUARDED_BY(mu_) = false;  // the others, and does nothing else
 
   std::thread thread_;  // last: joined before the rest goes
 };

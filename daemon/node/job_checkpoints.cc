@@ -228,13 +228,14 @@ void JobCheckpoints::HasNoPart(const Id& id, const absl::Status& why) {
 }
 
 absl::StatusOr<StepPipeline::Restored> JobCheckpoints::Restore(const std::string& name, absl::Time deadline) {
-  return Restore(CheckpointFiles(environment_.store, environment_.node_id, job_->job_id(), name), deadline);
+  return Restore(CheckpointFiles(environment_.store, environment_.node_id, job_->job_id(), name), name, deadline);
 }
 
-absl::StatusOr<StepPipeline::Restored> JobCheckpoints::Restore(const RestoreSource& source, absl::Time deadline) {
+absl::StatusOr<StepPipeline::Restored> JobCheckpoints::Restore(const RestoreSource& source, const std::string& wanted,
+                                                               absl::Time deadline) {
   const absl::Time begun = MonotonicNow();
   const std::string& job = job_->job_id();
-  absl::StatusOr<StepPipeline::Restored> restored = pipeline_->Restore(source, *environment_.budget, deadline);
+  absl::StatusOr<StepPipeline::Restored> restored = pipeline_->Restore(source, wanted, *environment_.budget, deadline);
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begun);
   environment_.metrics->Observe(MetricId::kCheckpointDuration, {job, "restore", restored.ok() ? "ok" : "error"}, seconds);
   if (!restored.ok()) {

@@ -69,12 +69,14 @@ class JobCheckpoints {
   }
   // Whether something is being written, or waits for that.
   [[nodiscard]] bool busy() const { return saving_.has_value() || !pending_.empty(); }
+  // Whether a state that is to be saved has yet to be copied.
+  [[nodiscard]] bool has_yet_to_copy() const { return !pending_.empty(); }
   // Steps have been undone: the same step again is another one.
   void WentBack() { ++life_; }
   // The state becomes that of a checkpoint of this job, wherever its files are. Errors as of StepPipeline::Restore.
   absl::StatusOr<StepPipeline::Restored> Restore(const std::string& name, absl::Time deadline);
-  // Of another source.
-  absl::StatusOr<StepPipeline::Restored> Restore(const RestoreSource& source, absl::Time deadline);
+  // Of another source; `wanted` as of StepPipeline::Restore.
+  absl::StatusOr<StepPipeline::Restored> Restore(const RestoreSource& source, const std::string& wanted, absl::Time deadline);
 
   // Answers who has waited too long.
   void Tick(absl::Time now);

@@ -144,6 +144,7 @@ Actions JobCore::PlanArrived(absl::Time now, uint64_t generation, const std::vec
   if (generation_ != 0) return actions;
   generation_ = generation;
   can_come_back_ = can_come_back;
+  follows_ = ranks.empty();
   for (Rank& rank : ranks_) rank.here = false;
   for (const uint32_t rank : ranks) ranks_[rank].here = true;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -431,7 +432,7 @@ void JobCore::Detach(absl::Time now, Rank& rank, Actions& actions) {
   rank.session = 0;
   rank.stepping = false;
   rank.gave_up = false;
-  if (!rank_of_.empty()) return;
+  if (!rank_of_.empty() || follows_) return;
   const bool all_closed = AllHere([](const Rank& r) { return r.closed; });
   if (all_closed || !initialized_ || !failure_.ok()) {
     actions.push_back(action::EndJob{all_closed && initialized_ && failure_.ok()});

@@ -100,7 +100,7 @@ class JobCore {
   // The plan is adopted: owned state is built. Its generation is what workers name while the job lives: they do not notice
   // when the nodes go over to other owners. `ranks`: those of this node; the others do not concern it from now on.
   // `can_come_back`: the job goes on where this node's process begins anew, because other nodes have copies of its state, or
-  // it owns nothing.
+  // it owns nothing. No ranks: the node follows the others.
   Actions PlanArrived(absl::Time now, uint64_t generation, const std::vector<uint32_t>& ranks, bool can_come_back = false);
   // The registrations of these ranks are forgotten.
   Actions PlanRefused(absl::Time now, const std::vector<uint32_t>& ranks,
@@ -194,6 +194,7 @@ class JobCore {
   uint64_t last_step_ = 0;
   bool initialized_ = false;
   bool can_come_back_ = false;
+  bool follows_ = false;  // none of the ranks is here
   uint64_t undone_ = 0;   // steps up to this one were done, and have been undone
   absl::Status why_undone_;
   absl::Time orphaned_since_ = absl::InfiniteFuture();

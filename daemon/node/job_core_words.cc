@@ -74,6 +74,9 @@ std::string JobCore::Others(Stage at_least, bool stepping) const {
 
 std::string JobCore::Describe() const {
   if (!failure_.ok()) return absl::StrCat("stopped: ", failure_.message());
+  if (follows_) {
+    return initialized_ ? absl::StrCat("step ", last_step_ + 1, ", for workers of other nodes") : "starting, for workers of other nodes";
+  }
   if (rank_of_.empty()) return absl::StrCat("no worker attached, state of step ", last_step_);
   if (generation_ == 0) {
     return absl::StrCat("registering, waiting for ", Others(Stage::kRegistering, false));

@@ -9,6 +9,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/version.h"
 #include "daemon/node/job.h"
+#include "daemon/plan/plan.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -24,6 +25,12 @@ absl::StatusOr<v1::ExportResponse> Job::GiveState(absl::Time deadline, const v1:
     return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_STEP_OUT_OF_ORDER,
                        absl::StrCat("the state of step ", request.step(), " of job '", job_id_, "'; last applied is ",
                                     core_.last_step()));
+  }
+  for (size_t node = 0; node < static_cast<size_t>(plan_->nodes_size()); ++node) {
+    if (plan::HasWorkers(*plan_, node) || plan::OwnsNothing(*plan_, node)) continue;
+    return wire::Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,
+                       absl::StrCat("a part of the state of job '", job_id_, "' is on node '", plan_->nodes(static_cast<int>(node)),
+                                    "', which no worker is attached to; save a checkpoint, or drain that node first"));
   }
   if (MonotonicNow() >= deadline) {  // who asked has gone, and would be sent what nobody expects
     return wire::Error(absl::StatusCode::kDeadlineExceeded, v1::ERROR_REASON_WORKER_MISSING,

@@ -23,6 +23,10 @@ void Job::OnSuccessor(const v1::WatchPlansResponse& event) {
   const uint64_t current = plan_->generation();
   if (ended_ || current == 0 || plan.generation() <= current) return;  // without a plan it comes again, behind that
   if (next_ != nullptr && next_->plan.generation() == plan.generation()) return;
+  if (plan.former_generation() > current) {  // another node has said that all go over to that one
+    early_ = event;
+    return;
+  }
   absl::Status status = plan::ValidatePlan(spec_, plan, event.routes());
   if (status.ok()) status = plan::ValidateSuccessor(*plan_, plan);
   if (!status.ok()) {
@@ -36,7 +40,7 @@ void Job::OnSuccessor(const v1::WatchPlansResponse& event) {
   pipeline_->Succeed(next_);
   LogInfo("job ", job_id_, ": to go over from generation ", current, " to ", plan.generation(), ", ",
           plan::MovedUnits(*plan_, plan), " of ", plan.units_size(), " units move (", plan.reason(), ")");
-  if (core_.initialized()) HelpOthers(std::min(peer_timeout_, kMeetNow)).IgnoreError();
+  if (core_.initialized() && !follows_) HelpOthers(std::min(peer_timeout_, kMeetNow)).IgnoreError();
 }
 
 absl::Status Job::Together(const std::function<absl::Status()>& meeting) {
@@ -48,35 +52,70 @@ absl::Status Job::Together(const std::function<absl::Status()>& meeting) {
 // All nodes have handed their state over: what comes from now on is the heir's.
 bool Job::GoOver() {
   StepPipeline::Heir heir = pipeline_->TakeHeir();
-  if (heir.pipeline == nullptr) return false;
+  if (heir.successor == nullptr) return false;
   const v1::Plan& plan = heir.successor->plan;
+  if (heir.pipeline == nullptr) {
+    TakeNodes(std::shared_ptr<const v1::Plan>(std::move(heir.successor), &plan));
+    return true;
+  }
   peers_->GoOver(plan.generation());
   checkpoints_->GoOver(plan, heir.pipeline.get());
   pipeline_ = std::move(heir.pipeline);
   state_share_ = std::move(heir.share);
   plan_ = std::shared_ptr<const v1::Plan>(std::move(heir.successor), &plan);
-  next_ = nullptr;  // one that came after it was made for the plan before, and comes again for this one
+  next_ = nullptr;
   PublishPlan("handover");
   environment_.link->Rejoin();
+  TakeEarly();
   return true;
 }
 
-// A node that was lost has been replaced by one of another name. What is here stays as it is.
-bool Job::TakeNodes(const v1::WatchPlansResponse& event) {
-  if (!event.has_plan() || peers_ == nullptr || event.plan().generation() <= plan_->generation() ||
-      !plan::OnlyNodesDiffer(*plan_, event.plan()) || RanksHere(*plan_) != RanksHere(event.plan())) {
+void Job::TakeEarly() {
+  if (!early_.has_value()) return;
+  Post([this, event = *std::exchange(early_, std::nullopt)] { OnSuccessor(event); });
+}
+
+// A node that was lost has been replaced by one of another name, or is not missed.
+bool Job::OnNodes(const v1::WatchPlansResponse& event) {
+  if (!event.has_plan() || event.plan().generation() <= plan_->generation() || !plan::OnlyNodesDiffer(*plan_, event.plan()) ||
+      PlaceIn(*plan_) != PlaceIn(event.plan())) {
     return false;
   }
   LogWarning("job ", job_id_, ": generation ", event.plan().generation(), " after ", plan_->generation(), ": ", event.plan().reason());
-  auto plan = std::make_shared<const v1::Plan>(event.plan());
-  peers_->TakeNodes(*plan);
-  pipeline_->TakeNodes(*plan);
+  TakeNodes(std::make_shared<const v1::Plan>(event.plan()));
+  return true;
+}
+
+// What is here stays as it is.
+void Job::TakeNodes(std::shared_ptr<const v1::Plan> plan) {
+  wanted_.reset();
+  next_ = nullptr;
+  if (!PlaceIn(*plan).has_value()) {
+    LogInfo("job ", job_id_, ": goes on without this node, generation ", plan->generation(), " (", plan->reason(), ")");
+    ended_ = true;
+    return Forget();
+  }
+  if (plan->nodes_size() == 1) {
+    SetPeers(nullptr);
+  } else if (peers_ == nullptr) {
+    SetPeers(std::make_shared<Peers>(*plan, *PlaceIn(*plan), environment_.link, environment_.connect_peers));
+  } else {
+    peers_->TakeNodes(*plan);
+  }
+  pipeline_->TakeNodes(*plan, peers_.get());
   checkpoints_->GoOver(*plan, pipeline_.get());
   plan_ = std::move(plan);
-  next_ = nullptr;
-  PublishPlan("replacement");
+  PublishPlan("nodes");
   environment_.link->Rejoin();
-  return true;
+  TakeEarly();
+}
+
+void Job::SetPeers(std::shared_ptr<Peers> peers) {
+  const std::shared_ptr<Peers> former = std::exchange(peers_, std::move(peers));
+  if (pipeline_ != nullptr) pipeline_->TakeNodes(*plan_, peers_.get());  // before the former go
+  wire::MutexLock lock(mu_);
+  to_cancel_ = peers_;
+  if (stopping_ && peers_ != nullptr) peers_->Cancel();
 }
 
 bool Job::EndMeeting() {

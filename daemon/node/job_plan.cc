@@ -3,6 +3,7 @@
 
 // What a job and the coordinator say to each other: registrations, plans, calls to meet, the end.
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
@@ -16,12 +17,12 @@ namespace {
 
 constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 
-// 0: none.
 // Whether a job can go on when this node's process has lost what it had: others have copies of it, or there was nothing.
 bool CanComeBack(const v1::Plan& plan, uint32_t self) {
   return !plan.buddies().empty() || plan::OwnsNothing(plan, self);
 }
 
+// 0: none.
 uint64_t GenerationThatIsOver(const v1::WatchPlansResponse& event) {
   return event.has_end() ? event.end().generation() : event.refusal().generation();
 }
@@ -101,6 +102,8 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
     wire::MutexLock lock(mu_);
     // A meeting of its nodes would go on until its deadline.
     if (to_cancel_ != nullptr && held_.has_value() && held_->plan().generation() == over) to_cancel_->Cancel();
+  } else {
+    InterruptFor(event);
   }
   Post([this, event = std::move(event)] {
     if (event.has_call()) {
@@ -113,16 +116,31 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
       pipeline_->ConfirmHandover();
       GoOver();
     } else if (core_.generation() != 0) {
-      if (!TakeNodes(event)) OnLossElsewhere(event);  // another plan is for a former job of this id
+      if (!OnNodes(event)) OnLossElsewhere(event);  // another plan is for a former job of this id
     } else if (!event.has_end()) {
       OnPlan(event);
     }
   });
 }
 
+// A node that waits for the others in their name may have to meet them somewhere else.
+void Job::InterruptFor(const v1::WatchPlansResponse& event) {
+  wire::MutexLock lock(mu_);
+  if (!awaits_ || to_cancel_ == nullptr || !held_.has_value()) return;
+  const uint64_t generation = held_->plan().generation();
+  if (event.has_call() && event.call().generation() == generation) to_cancel_->Interrupt(event.call().attempt());
+  const bool newer = std::max(event.plan().generation(), event.call().generation()) > generation;
+  if (newer) to_cancel_->Interrupt(std::numeric_limits<uint64_t>::max());
+}
+
 // The job is over although its workers are here: another node has lost its state, or could not adopt the plan.
 void Job::OnLossElsewhere(const v1::WatchPlansResponse& event) {
   if (GenerationThatIsOver(event) != plan_->generation()) return;  // else it is about a former job of this id
+  if (follows_ && event.has_end()) {
+    LogInfo("job ", job_id_, ": ended at step ", core_.last_step());
+    ended_ = true;
+    return Forget();
+  }
   const std::string why = event.has_refusal() ? event.refusal().message()
                                               : absl::StrCat("job '", job_id_, "' has ended on another node, and its state is lost");
   LogError("job ", job_id_, ": ", why);
@@ -132,10 +150,10 @@ void Job::OnLossElsewhere(const v1::WatchPlansResponse& event) {
 // Another node waits for this one, perhaps for the end of a step that is over here. Whose workers
 // have arrived meets it in their step.
 void Job::Meet(const v1::Meeting& call) {
-  if (peers_ == nullptr || !core_.initialized()) return;
+  if (peers_ == nullptr || (!core_.initialized() && !follows_)) return;
   if (next_ != nullptr && call.generation() == next_->plan.generation()) pipeline_->ConfirmHandover();
   GoOver();
-  if (call.generation() != plan_->generation() || !peers_->Leave(call.attempt())) return;
+  if (call.generation() != plan_->generation() || !peers_->Leave(call.attempt()) || follows_) return;
   const absl::Status status = HelpOthers(peer_timeout_);
   LogInfo("job ", job_id_, ": another node called to attempt ", call.attempt(), ", step ",
           pipeline_->reached_step(), " is on all nodes: ", status.ok() ? "yes" : status.message());
@@ -167,7 +185,10 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
   }
   // Made for a former job of this id, or before a rank registered anew: ours is on its way.
   const std::vector<uint32_t> ranks = RanksHere(event.plan());
-  if (ranks.empty() || !std::includes(answered.begin(), answered.end(), ranks.begin(), ranks.end())) {
+  const bool follows = event.has_job() && ranks.empty() && PlaceIn(event.plan()).has_value();
+  if (follows) {
+    spec_ = event.job();
+  } else if (ranks.empty() || !std::includes(answered.begin(), answered.end(), ranks.begin(), ranks.end())) {
     LogInfo("job ", job_id_, ": generation ", event.plan().generation(),
             " is older than the registrations here");
     return;
@@ -181,20 +202,18 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
     Release(event.plan().generation(), /*in_order=*/false);
     DropPlan();
     Refuse(answered, status);
+    if (follows) End(/*in_order=*/false);
     return;
   }
   unsent_.clear();
-  const uint32_t self = plan_->rank_nodes(static_cast<int>(ranks.front()));
-  CarryOut(core_.PlanArrived(MonotonicNow(), plan_->generation(), ranks, CanComeBack(*plan_, self)));
+  follows_ = follows;
+  met_at_ = MonotonicNow();
+  CarryOut(core_.PlanArrived(MonotonicNow(), plan_->generation(), ranks, CanComeBack(*plan_, *PlaceIn(*plan_))));
 }
 
 // What a plan that could not be adopted has taken already.
 void Job::DropPlan() {
-  {
-    wire::MutexLock lock(mu_);
-    to_cancel_ = nullptr;
-  }
-  peers_ = nullptr;
+  SetPeers(nullptr);
   state_share_ = MemoryBudget::Share();
   plan_ = std::make_shared<v1::Plan>();
 }
@@ -224,22 +243,23 @@ std::vector<uint32_t> Job::RanksHere(const v1::Plan& plan) const {
   return ranks;
 }
 
+std::optional<uint32_t> Job::PlaceIn(const v1::Plan& plan) const {
+  const auto found = std::find(plan.nodes().begin(), plan.nodes().end(), environment_.node.node_id());
+  if (found == plan.nodes().end()) return std::nullopt;
+  return static_cast<uint32_t>(found - plan.nodes().begin());
+}
+
 absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
   DMUON_RETURN_IF_ERROR(plan::ValidatePlan(spec_, plan, routes));
   const std::vector<uint32_t> ranks = RanksHere(plan);
-  const uint32_t self = plan.rank_nodes(static_cast<int>(ranks.front()));
+  const uint32_t self = *PlaceIn(plan);
   DMUON_ASSIGN_OR_RETURN(
       state_share_,
       environment_.budget->Take(StepPipeline::BytesFor(spec_, plan, routes, self),
                                 absl::StrCat("the optimizer state of job '", job_id_, "'")));
   plan_ = std::make_shared<v1::Plan>(plan);
   if (plan.nodes_size() > 1) {
-    peers_ = std::make_shared<Peers>(*plan_, self, environment_.link, environment_.connect_peers);
-    {
-      wire::MutexLock lock(mu_);
-      to_cancel_ = peers_;
-      if (stopping_) peers_->Cancel();
-    }
+    SetPeers(std::make_shared<Peers>(*plan_, self, environment_.link, environment_.connect_peers));
     // Now, so that a peer that cannot be reached is found before training begins. Where the other nodes may have gone on
     // without this process, the job must not end because they are late.
     const absl::Status connected = peers_->Connect(MonotonicNow() + environment_.connect_timeout);

@@ -181,9 +181,10 @@ void Job::PublishSnapshot() {
 
 void Job::DescribeReplicas(v1::ReplicationStatus& status) {
   const Replicas& replicas = pipeline_->replicas();
+  if (!replicas.ward().has_value()) return;
   const auto buddy = static_cast<int>(plan_->buddies(static_cast<int>(replicas.self())));
   status.set_buddy(plan_->nodes(buddy));
-  status.set_ward(plan_->nodes(static_cast<int>(replicas.ward())));
+  status.set_ward(plan_->nodes(static_cast<int>(*replicas.ward())));
   status.set_copy_bytes(replicas.bytes());
   status.set_recoveries(pipeline_->recoveries());
   const std::optional<uint64_t> newest = replicas.newest();

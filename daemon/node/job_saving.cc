@@ -29,12 +29,17 @@ void Job::Save(absl::Time deadline, const v1::SaveRequest& request, Reply<v1::Sa
       response.set_exists(exists);
       reply(std::move(response));
     };
-    if (!request.wait()) return checkpoints_->Save(request.name(), request.step(), deadline, answer, nullptr);
     // Who calls for a checkpoint and who waits for one need not be the same.
     const bool known = checkpoints_->Knows(request.name(), request.step());
     const auto copied = [](const absl::Status&) {};
-    checkpoints_->Save(request.name(), request.step(), deadline,
-                       known ? JobCheckpoints::Reply() : JobCheckpoints::Reply(copied), answer);
+    if (request.wait()) {
+      checkpoints_->Save(request.name(), request.step(), deadline,
+                         known ? JobCheckpoints::Reply() : JobCheckpoints::Reply(copied), answer);
+    } else {
+      checkpoints_->Save(request.name(), request.step(), deadline, answer, nullptr);
+    }
+    if (!known) pipeline_->CallForSave(request.name(), request.step());
+    if (request.wait()) TellSaves();
   });
 }
 
@@ -83,7 +88,7 @@ void Job::RunRestore(const std::string& name, absl::Time deadline) {
   const std::string digest = DigestOfBrought(name);
   absl::StatusOr<StepPipeline::Restored> restored = absl::UnknownError("");
   Together([&] {
-    restored = digest.empty() ? checkpoints_->Restore(name, deadline) : checkpoints_->Restore(BroughtHere(digest), deadline);
+    restored = digest.empty() ? checkpoints_->Restore(name, deadline) : checkpoints_->Restore(BroughtHere(digest), name, deadline);
     return restored.status();
   }).IgnoreError();
   CountTraffic();

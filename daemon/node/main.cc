@@ -62,6 +62,7 @@ struct Flags {
   std::string state_dir;
   std::string node_id;
   std::string data_address = "127.0.0.1";
+  std::string owns = "local";
   std::string backend = "cpu";
   std::string metrics = "127.0.0.1:0";
   std::string log_level = "info";
@@ -98,6 +99,12 @@ void DescribeBehaviour(CLI::App& app, Flags& flags) {
                  "gradients and parameters travel to other nodes; no encryption, a trusted network "
                  "only")
       ->envname("DMUON_DATA_ADDRESS")
+      ->capture_default_str();
+  app.add_option("--owns", flags.owns,
+                 "With --coordinator: local: matrices of the jobs whose workers are attached here; all: of every job, so that a node "
+                 "without workers takes its part of their optimizers' work and state, also of those that run already")
+      ->envname("DMUON_OWNS")
+      ->check(CLI::IsMember({"local", "all"}))
       ->capture_default_str();
   app.add_option("--checkpoint-dir", flags.checkpoint_dir,
                  "Where checkpoints of jobs are written and restored from: a directory that all nodes share, or of "
@@ -218,6 +225,7 @@ absl::StatusOr<EngineOptions> ToOptions(Flags& flags) {
   options.slots = flags.slots;
   options.threads_per_slot = flags.threads_per_slot;
   options.overlap = flags.overlap;
+  options.owns_all = flags.owns == "all";
   options.cache_directory = flags.cache_dir;
   options.autotune_budget = flags.autotune_budget_seconds < 0 ? std::min(options.autotune_budget, options.step_timeout / 2)
                                                               : absl::Seconds(flags.autotune_budget_seconds);

@@ -25,6 +25,27 @@ void Count(int iterations, const kernels::Method& method, const kernels::MatrixV
 
 }  // namespace
 
+v1::StepSettings ToProto(const StepSettings& settings, uint64_t target) {
+  v1::StepSettings message;
+  for (const kernels::Hyper& hyper : settings.hypers) {
+    v1::Hyper& values = *message.add_hypers();
+    values.set_lr(hyper.lr);
+    values.set_weight_decay(hyper.weight_decay);
+    values.set_momentum(hyper.momentum);
+    values.set_beta2(hyper.beta2);
+  }
+  *message.mutable_row_factors() = {settings.row_factors.begin(), settings.row_factors.end()};
+  message.set_target(target);
+  return message;
+}
+
+StepSettings FromProto(const v1::StepSettings& settings) {
+  StepSettings values;
+  for (const v1::Hyper& hyper : settings.hypers()) values.hypers.push_back(ToHyper(hyper));
+  values.row_factors.assign(settings.row_factors().begin(), settings.row_factors().end());
+  return values;
+}
+
 kernels::Hyper ToHyper(const v1::Hyper& hyper) {
   return {hyper.lr(), hyper.weight_decay(), hyper.momentum(), hyper.beta2()};
 }

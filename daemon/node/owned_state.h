@@ -20,6 +20,7 @@
 #include "daemon/node/messages.h"
 #include "daemon/node/step_report.h"
 #include "daemon/node/worker_boxes.h"
+#include "dmuon/v1/peer.pb.h"
 #include "dmuon/v1/plan.pb.h"
 #include "dmuon/v1/tensor.pb.h"
 #include "kernels/backend.h"
@@ -83,6 +84,10 @@ struct StepSettings {
   std::vector<kernels::Hyper> hypers;  // by group
   std::vector<v1::RowFactors> row_factors;
 };
+
+// For a node that no worker has told.
+v1::StepSettings ToProto(const StepSettings& settings, uint64_t target);
+StepSettings FromProto(const v1::StepSettings& settings);
 
 // What a scheduler may change of a group.
 kernels::Hyper ToHyper(const v1::Hyper& hyper);

@@ -116,12 +116,12 @@ absl::Status Peers::Connect(absl::Time deadline) {
     }
     DMUON_RETURN_IF_ERROR(attempt.status());
     attempt_ = *attempt;
-    mesh_.prefix = absl::StrCat(job_id_, "/", generation_, "/", attempt_);
+    mesh_.prefix = absl::StrCat(job_id_, "/", generation_, "/", *attempt);
     CoordinatorStore store(link_, Meeting(attempt_));
     auto transport = connect_(mesh_, store, std::min(deadline, now + kAttempt));
     if (!transport.ok()) {
       last = transport.status();
-      LogInfo("job ", job_id_, ": attempt ", attempt_, " to connect: ", last.message());
+      LogInfo("job ", job_id_, ": attempt ", *attempt, " to connect: ", last.message());
       continue;
     }
     wire::MutexLock lock(mu_);
@@ -159,6 +159,11 @@ void Peers::Cancel() {
   wire::MutexLock lock(mu_);
   cancelled_ = true;
   if (transport_ != nullptr) transport_->Cancel();
+}
+
+void Peers::Interrupt(uint64_t attempt) {
+  wire::MutexLock lock(mu_);
+  if (transport_ != nullptr && attempt > attempt_) transport_->Cancel();
 }
 
 bool Peers::Cancelled() {

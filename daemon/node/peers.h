@@ -5,6 +5,7 @@
 // messages. All nodes make the same calls in the same order.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -67,6 +68,9 @@ class Peers {
 
   // Any thread: ends the call in progress, and all later ones, with UNAVAILABLE/DRAINING.
   void Cancel();
+  // Any thread: breaks the connections, unless they are of `attempt` or a later one, so that a call in progress ends with
+  // ABORTED.
+  void Interrupt(uint64_t attempt);
 
   // What has crossed the wire in both directions since this was asked last, reports included.
   struct Traffic {
@@ -101,7 +105,7 @@ class Peers {
   std::unique_ptr<transport::Transport> transport_;  // changed under mu_, which Cancel takes
   std::unique_ptr<MailExchange> mail_;               // goes before transport_
   std::unique_ptr<MailExchange> copies_;             // likewise
-  uint64_t attempt_ = 0;   // of transport_, or of the last one
+  std::atomic<uint64_t> attempt_ = 0;  // of transport_, or of the last one
   uint64_t next_tag_ = 0;  // the same on all nodes
   Traffic traffic_;        // not yet taken
   transport::Traffic counted_;  // of transport_, in traffic_ or taken

@@ -51,9 +51,10 @@ std::string WhatIsLeft(const v1::Plan& plan, const Reports& reports, const std::
 }  // namespace
 
 std::optional<uint32_t> WardOf(const v1::Plan& plan, uint32_t self) {
-  const auto found = std::find(plan.buddies().begin(), plan.buddies().end(), self);
-  if (found == plan.buddies().end()) return std::nullopt;
-  return static_cast<uint32_t>(found - plan.buddies().begin());
+  for (uint32_t node = 0; node < static_cast<uint32_t>(plan.buddies_size()); ++node) {
+    if (plan.buddies(static_cast<int>(node)) == self && node != self) return node;
+  }
+  return std::nullopt;
 }
 
 std::vector<bool> LostNodes(const v1::Plan& plan, const Reports& reports) {
@@ -81,15 +82,17 @@ bool PassOver(const v1::Plan& plan, Reports& reports) {
   std::vector<size_t> anew;
   for (size_t node = 0; node < reports.size(); ++node) {
     const uint64_t reached = reports[node].reached();
-    if (reached == 0 && plan::OwnsNothing(plan, node)) {
+    const bool has_copies = plan.buddies_size() > 0 && plan.buddies(static_cast<int>(node)) != node;
+    if (reached == 0 && !has_copies && plan::OwnsNothing(plan, node)) {
       anew.push_back(node);
-    } else if (reached != there.reached()) {
+    } else if (reached != there.reached() || reports[node].recovering() || reports[node].recoveries() != there.recoveries()) {
       return false;
     }
   }
   for (const size_t node : anew) {
     reports[node].set_reached(there.reached());
     *reports[node].mutable_verdict() = there.verdict();
+    reports[node].set_recoveries(there.recoveries());
   }
   return !anew.empty();
 }

@@ -27,8 +27,8 @@ std::optional<uint32_t> WardOf(const v1::Plan& plan, uint32_t self);
 // loaded them, and only then, all have copies, and workers may have been told to begin.)
 std::vector<bool> LostNodes(const v1::Plan& plan, const Reports& reports);
 bool AnyIsLost(const v1::Plan& plan, const Reports& reports);
-// A node that owns nothing under `plan` has nothing to lose: where its process has begun anew while all others are at one
-// state, its report becomes as theirs are. Whether there was one.
+// A node that owns nothing under `plan`, and has no buddy, has nothing to lose: where its process has begun anew while all
+// others are at one state, and no recovery is to be ended, its report becomes as theirs are. Whether there was one.
 bool PassOver(const v1::Plan& plan, Reports& reports);
 // Whether all nodes must go to a common step before anything else: one is lost, or a recovery has reached some only, or
 // broke off, so that some may be at its step and some not yet.

@@ -101,6 +101,12 @@ void Reduction::Begin() {
   open_ = true;
 }
 
+void Reduction::TakePeers(Peers* peers) {
+  if (IsOpen() && peers_ != nullptr) peers_->Drop();
+  open_ = false;
+  peers_ = peers;
+}
+
 // A connection that broke has closed what was open.
 bool Reduction::IsOpen() const { return open_ && (peers_ == nullptr || mail() != nullptr); }
 

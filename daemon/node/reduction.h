@@ -46,6 +46,8 @@ class Reduction {
 
   // Nothing of `step` is done.
   void Open(uint64_t step);
+  // Other connections take the place of these; what is done of the step is done again there.
+  void TakePeers(Peers* peers);
   // Does one bucket, if there is one to be done. How long to wait before the next call: nothing while there
   // is more to do, for ever when there is nothing left to look for.
   absl::Duration Ahead();
@@ -113,7 +115,7 @@ class Reduction {
   const std::span<const std::unique_ptr<OwnedState>> states_;
   kernels::Backend* const backend_;
   SlotThreads* const slots_;
-  Peers* const peers_;
+  Peers* peers_;
   Mail gradients_;
   std::vector<Bucket> buckets_;
   Countdown unpacked_;  // pieces, by bucket

@@ -52,6 +52,7 @@ void Take(const std::byte*& from, Values& values) {
 Replicas::Replicas(const v1::JobSpec& job, const v1::Plan& plan, uint32_t self,
                    std::span<const std::unique_ptr<OwnedState>> states, SlotThreads* slots, Peers* peers)
     : self_(self),
+      on_(!plan.buddies().empty()),
       sync_(job.replication() == v1::REPLICATION_SYNC),
       states_(states),
       slots_(slots),
@@ -61,7 +62,9 @@ Replicas::Replicas(const v1::JobSpec& job, const v1::Plan& plan, uint32_t self,
   if (!on()) return;
   const uint32_t buddy = plan.buddies(static_cast<int>(self));
   for (std::vector<Message>& copy : kept_.messages) copy = MessagesOf(job, plan, self, buddy);
-  for (std::vector<Message>& copy : copied_.messages) copy = MessagesOf(job, plan, *ward_, *ward_);
+  if (ward_.has_value()) {
+    for (std::vector<Message>& copy : copied_.messages) copy = MessagesOf(job, plan, *ward_, *ward_);
+  }
   std::map<uint32_t, Place> place_of;  // by unit
   const std::vector<Message>& messages = kept_.messages.front();
   for (size_t m = 0; m < messages.size(); ++m) {
@@ -177,6 +180,12 @@ absl::Status Replicas::Exchange(uint64_t step, absl::Time deadline) {
   return End(deadline);
 }
 
+void Replicas::TakePeers(Peers* peers) {
+  if (underway()) peers_->Drop();
+  PutBack();
+  peers_ = peers;
+}
+
 void Replicas::Extend(uint64_t step) {
   kept_.steps.Extend(step);
   copied_.steps.Extend(step);
@@ -224,7 +233,7 @@ bool Replicas::GoBack(uint64_t step) {
 absl::Status Replicas::GiveBack(const std::vector<bool>& lost, uint64_t step, absl::Time deadline) {
   PutBack();
   const size_t copy = lost[self_] ? kept_.steps.GiveWay(step) : 0;
-  const std::optional<size_t> wards = lost[*ward_] ? copied_.steps.Find(step) : std::nullopt;
+  const std::optional<size_t> wards = ward_.has_value() && lost[*ward_] ? copied_.steps.Find(step) : std::nullopt;
   Mail back{Cargo::kState, {}, {}};
   if (lost[self_]) std::swap(kept_.messages[copy], back.in);
   if (wards.has_value()) std::swap(copied_.messages[*wards], back.out);

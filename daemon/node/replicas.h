@@ -46,10 +46,12 @@ class Replicas {
 
   static uint64_t BytesFor(const v1::JobSpec& job, const v1::Plan& plan, uint32_t self);
 
-  [[nodiscard]] bool on() const { return ward_.has_value(); }
-  // This node, and the one that it keeps copies for: indices into the plan's nodes.
+  // The same on all nodes of a job.
+  [[nodiscard]] bool on() const { return on_; }
+  // This node, and the one that it keeps copies for: indices into the plan's nodes. Nullopt: none, for one that owns nothing
+  // and has no workers.
   [[nodiscard]] uint32_t self() const { return self_; }
-  [[nodiscard]] uint32_t ward() const { return *ward_; }
+  [[nodiscard]] std::optional<uint32_t> ward() const { return ward_; }
   // A step is not over before its copies have arrived.
   [[nodiscard]] bool sync() const { return on() && sync_; }
   // Whether a copy is on its way.
@@ -66,6 +68,9 @@ class Replicas {
   absl::Status End(absl::Time deadline);
   // Begin, PackAll, End.
   absl::Status Exchange(uint64_t step, absl::Time deadline);
+
+  // Other connections take the place of these, with what is on its way there.
+  void TakePeers(Peers* peers);
 
   // The state after `step` is that before it.
   void Extend(uint64_t step);
@@ -104,10 +109,11 @@ class Replicas {
   void PutBack();
 
   const uint32_t self_;
+  const bool on_;
   const bool sync_;
   const std::span<const std::unique_ptr<OwnedState>> states_;
   SlotThreads* const slots_;
-  Peers* const peers_;
+  Peers* peers_;
   std::optional<uint32_t> ward_;
   Copies kept_;    // of this node's state
   Copies copied_;  // of its ward's

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/match.h"
@@ -97,7 +98,34 @@ uint64_t AgreedSuccessor(const Reports& reports) {
   return all && first.reached() >= kLoaded ? first.successor() : 0;
 }
 
+bool FollowersLackSuccessor(const Reports& reports) {
+  Reports with_workers;
+  std::copy_if(reports.begin(), reports.end(), std::back_inserter(with_workers), [](const auto& report) { return !report.follows(); });
+  if (with_workers.empty() || AgreedSuccessor(with_workers) == 0 || AgreedSuccessor(reports) != 0) return false;
+  const uint64_t reached = with_workers.front().reached();
+  return std::all_of(reports.begin(), reports.end(), [&](const v1::PeerReport& report) {
+    return report.code() == 0 && report.reached() == reached && (report.follows() || report.target() == reached);
+  });
+}
+
 bool AllRestore(const Reports& reports) { return std::all_of(reports.begin(), reports.end(), Restores); }
+
+std::string RestoreToFollow(const Reports& reports) {
+  std::string name;
+  bool all_but_followers = true;
+  for (const v1::PeerReport& report : reports) {
+    all_but_followers = all_but_followers && (report.follows() || Restores(report));
+    if (!report.follows() && name.empty()) name = report.restore_name();
+  }
+  return all_but_followers && !AllRestore(reports) ? name : "";
+}
+
+const v1::StepSettings* SettingsOf(const Reports& reports, uint64_t target) {
+  const auto found = std::find_if(reports.begin(), reports.end(), [&](const v1::PeerReport& report) {
+    return report.has_settings() && report.settings().target() == target;
+  });
+  return found == reports.end() ? nullptr : &found->settings();
+}
 
 absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports, uint64_t target) {
   const v1::PeerReport* first = nullptr;

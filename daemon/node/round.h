@@ -37,7 +37,14 @@ bool Publishes(const Reports& reports, uint64_t target, const v1::StepVerdict& m
 bool AnyResubmitted(const Reports& reports);
 // The generation that all nodes are ready to go over to, from the same state and with nothing wrong; 0: none.
 uint64_t AgreedSuccessor(const Reports& reports);
+// Whether only nodes without workers are not known to be ready to, while nobody wants anything else: they are told of it as
+// everybody, and do not see it before they are done with the meeting that they are in.
+bool FollowersLackSuccessor(const Reports& reports);
 bool AllRestore(const Reports& reports);
+// Where all nodes with workers restore, and one without does not yet: what they restore, in its own words; else empty.
+std::string RestoreToFollow(const Reports& reports);
+// What the workers said about the step to `target`, for a node without; null: no node has heard it.
+const v1::StepSettings* SettingsOf(const Reports& reports, uint64_t target);
 
 // Whether the round to `target`, the lowest one, can be. DATA_LOSS/STATE_LOST: nodes are more than a step apart,
 // or one has nothing where another has gone on from the initial parameters.

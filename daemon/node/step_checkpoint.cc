@@ -18,6 +18,7 @@
 #include "daemon/node/saved_job.h"
 #include "daemon/node/state_in_use.h"
 #include "daemon/node/step_pipeline.h"
+#include "daemon/plan/plan.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -50,14 +51,16 @@ RestoreMeeting::Tell StepPipeline::TellerOf(v1::PeerReport& mine, Until until) {
   };
 }
 
-absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource& source, MemoryBudget& budget,
-                                                             absl::Time deadline) {
+absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource& source, const std::string& wanted,
+                                                             MemoryBudget& budget, absl::Time deadline) {
   v1::PeerReport mine;
   mine.set_target(reached_ + 1);
   mine.set_reached(reached_);
   const std::vector<std::string> nodes(plan_->nodes().begin(), plan_->nodes().end());
   RestoreMeeting meeting(&source, nodes, self_);
   if (absl::Status known = meeting.Announce(mine); !known.ok()) SetStatus(known, mine);
+  mine.set_follows(!plan::HasWorkers(*plan_, self_));
+  mine.set_restore_name(wanted);
   const Until until = [deadline] { return deadline; };
   const RestoreMeeting::Tell tell = TellerOf(mine, until);
   DMUON_ASSIGN_OR_RETURN(const Reports first, MeetToRestore(mine, deadline));
@@ -72,6 +75,7 @@ absl::StatusOr<StepPipeline::Restored> StepPipeline::Restore(const RestoreSource
   AtFailpoint(Failpoint::kRestoreRead);
   restoring_ = true;
   replicas_.Forget();
+  saves_.clear();
   gathered.units->Apply();
   reached_ = restored.step + kLoaded;
   verdict_.Clear();
@@ -138,6 +142,10 @@ absl::StatusOr<Reports> StepPipeline::MeetToRestore(const v1::PeerReport& mine, 
   }
   recoveries_ = MostRecoveries(reports);  // the checkpoint is a step that all have
   while (!AllRestore(reports)) {
+    if (!RestoreToFollow(reports).empty()) {  // it knows what now, and comes with that
+      DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
+      continue;
+    }
     const uint64_t lowest = LowestTarget(reports);
     DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
     StepReport report;

@@ -15,6 +15,7 @@
 #include "daemon/node/restore_meeting.h"
 #include "daemon/node/state_in_use.h"
 #include "daemon/node/step_pipeline.h"
+#include "daemon/plan/plan.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
@@ -28,6 +29,20 @@ bool IsLost(const absl::Status& status) {
 
 }  // namespace
 
+void StepPipeline::ConfirmHandover() {
+  if (successor_ != nullptr && plan::OnlyNodesDiffer(*plan_, successor_->plan)) heir_.successor = successor_;
+  is_over_ = heir_.successor != nullptr;
+}
+
+void StepPipeline::TakeNodes(const v1::Plan& plan, Peers* peers) {
+  plan_ = &plan;
+  peers_ = peers;
+  reduction_.TakePeers(peers);
+  replicas_.TakePeers(peers);
+  successor_ = nullptr;
+  heir_ = Heir();
+}
+
 StepPipeline::Heir StepPipeline::TakeHeir() {
   if (!is_over_) return {};
   is_over_ = false;
@@ -35,6 +50,10 @@ StepPipeline::Heir StepPipeline::TakeHeir() {
 }
 
 absl::Status StepPipeline::HandOver(absl::Time deadline) {
+  if (plan::OnlyNodesDiffer(*plan_, successor_->plan)) {  // all are ready, and nothing moves
+    ConfirmHandover();
+    return absl::OkStatus();
+  }
   // As long for every part of it: there may be far more to move than in a step.
   const absl::Duration patience = deadline - MonotonicNow();
   absl::Status status = MakeHeir([patience] { return MonotonicNow() + patience; });
@@ -74,6 +93,7 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
   gathered.units->Apply();
   heir.pipeline->reached_ = reached_;
   heir.pipeline->verdict_ = verdict_;
+  heir.pipeline->settings_ = settings_;
   heir.pipeline->recoveries_ = recoveries_;
   // The workers have these values. They are for the buffers of nodes that will want them for a worker that returns.
   DMUON_RETURN_IF_ERROR(heir.pipeline->PublishAll(until()));

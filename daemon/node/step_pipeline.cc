@@ -10,14 +10,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/failpoint.h"
 #include "daemon/base/sha256.h"
 #include "daemon/node/recovery.h"
 #include "daemon/node/stage_timer.h"
+#include "daemon/plan/plan.h"
 #include "wire/error.h"
 
 namespace dmuon::node {
 namespace {
+
+// How long a job without steps waits for nodes without workers to be ready for another plan.
+constexpr absl::Duration kFollowerPause = absl::Milliseconds(10);
+constexpr int kFollowerTries = 100;
 
 std::string DigestOf(const StepSettings& settings) {
   std::string numbers;
@@ -110,16 +117,25 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
   DMUON_RETURN_IF_ERROR(CheckRestoring());
   StageTimer timer(report.stage_seconds);
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
+  if (settings != nullptr) settings_ = ToProto(*settings, target);
   v1::PeerReport mine = ReportOf(target, settings, save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
-  const bool passed_over = !replicas_.on() && PassOver(*plan_, reports);
-  if (passed_over || (replicas_.on() && NeedRecovery(*plan_, reports))) {
-    const uint64_t was_at = reached_;
-    DMUON_RETURN_IF_ERROR(passed_over ? Readmit(reports, deadline) : Recover(reports, deadline));
-    report.verdict = Conclude(*job_, verdict_);
-    if (reached_ >= target || settings == nullptr) return absl::OkStatus();
+  const uint64_t was_at = reached_;
+  DMUON_ASSIGN_OR_RETURN(const bool made_whole, MakeWhole(reports, deadline, report));
+  if (made_whole && settings == nullptr) {
+    const bool goes_over = successor_ != nullptr && was_at == target && reached_ == target;
+    if (!goes_over) return absl::OkStatus();
+    DMUON_ASSIGN_OR_RETURN(reports, Tell(ReportOf(target), deadline));
+  } else if (made_whole) {
+    if (reached_ >= target) return absl::OkStatus();
     DMUON_RETURN_IF_ERROR(CheckNext(*plan_, reports, target, was_at, reached_));
     mine = ReportOf(target, settings, save);
+    DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
+  }
+  for (int tries = 1; settings == nullptr && FollowersLackSuccessor(reports); ++tries) {
+    absl::SleepFor(kFollowerPause);
+    mine = ReportOf(target);
+    if (tries > kFollowerTries) mine.clear_successor();
     DMUON_ASSIGN_OR_RETURN(reports, Tell(mine, deadline));
   }
   while (true) {
@@ -141,19 +157,75 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
   }
 }
 
+absl::StatusOr<bool> StepPipeline::MakeWhole(Reports& reports, absl::Time deadline, StepReport& report) {
+  const bool passed_over = PassOver(*plan_, reports);
+  if (!passed_over && !(replicas_.on() && NeedRecovery(*plan_, reports))) return false;
+  DMUON_RETURN_IF_ERROR(passed_over ? Readmit(reports, deadline) : Recover(reports, deadline));
+  report.verdict = Conclude(*job_, verdict_);
+  return true;
+}
+
+absl::StatusOr<Reports> StepPipeline::AwaitOthers(uint64_t step, absl::Duration patience) {
+  const uint64_t target = step + kLoaded;
+  if (reached_ > 0 && reached_ < target) reduction_.FindMissing(step);
+  return Assemble(ReportOf(target, nullptr, {}), MonotonicNow() + patience, absl::InfiniteFuture());
+}
+
+absl::Status StepPipeline::Follow(Reports reports, uint64_t step, absl::Time deadline, StepReport& report) {
+  const uint64_t target = step + kLoaded;
+  report.step = step;
+  StageTimer timer(report.stage_seconds);
+  DMUON_ASSIGN_OR_RETURN(const bool made_whole, MakeWhole(reports, deadline, report));
+  if (made_whole) return absl::OkStatus();
+  if (AgreedSuccessor(reports) != 0) return HandOver(deadline);
+  if (FollowersLackSuccessor(reports)) return absl::OkStatus();
+  const uint64_t lowest = LowestTarget(reports);
+  DMUON_RETURN_IF_ERROR(CheckReports(*job_, *plan_, reports, lowest));
+  // The others would not step on from what they had not been restored to.
+  if (lowest > reached_) restoring_ = false;
+  StepSettings settings;
+  if (const v1::StepSettings* said = SettingsOf(reports, lowest); said != nullptr) {
+    settings_ = *said;
+    settings = FromProto(*said);
+  }
+  const bool steps = reached_ > 0 && reached_ < lowest;
+  if (steps && settings.hypers.size() != static_cast<size_t>(job_->groups_size())) {
+    peers_->Drop();  // the others go on
+    return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,
+                       absl::StrCat("no node has said by which hyper-parameters of ", job_->groups_size(), " groups to take step ",
+                                    lowest - kLoaded));
+  }
+  timer.Charge(Stage::kSubmit);
+  DMUON_RETURN_IF_ERROR(Round(lowest, reports, settings, deadline, report));
+  report.reached = lowest == target;
+  if (report.reached) report.save = NameToSave(reports, target);
+  return absl::OkStatus();
+}
+
+void StepPipeline::CallForSave(const std::string& name, uint64_t step) {
+  std::erase_if(saves_, [&](const v1::CalledSave& save) { return save.step() != step || save.name() == name; });
+  v1::CalledSave& save = saves_.emplace_back();
+  save.set_name(name);
+  save.set_step(step);
+  untold_saves_ = plan::HasFollowers(*plan_);
+}
+
 // Connections that have broken since they were last used, while other nodes already make new ones, are
 // no reason to give up.
-absl::StatusOr<Reports> StepPipeline::Assemble(const v1::PeerReport& mine, absl::Time deadline) {
+absl::StatusOr<Reports> StepPipeline::Assemble(const v1::PeerReport& mine, absl::Time connected, absl::Time deadline) {
   while (peers_ != nullptr) {
     const bool used_before = peers_->connected();
-    if (absl::Status status = peers_->Connect(deadline); !status.ok()) {
+    if (absl::Status status = peers_->Connect(connected); !status.ok()) {
       if (wire::ReasonOf(status) != v1::ERROR_REASON_STALE_GENERATION) return status;
       ConfirmHandover();
       return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,
                          absl::StrCat("the other nodes have gone over to another plan: ", status.message()));
     }
     absl::StatusOr<Reports> reports = Tell(mine, deadline);
-    if (reports.ok()) heir_ = Heir();  // all are still here
+    if (reports.ok()) {
+      heir_ = Heir();  // all are still here
+      untold_saves_ = false;
+    }
     if (!used_before || !absl::IsAborted(reports.status())) return reports;
   }
   return Tell(mine, deadline);
@@ -313,6 +385,13 @@ v1::PeerReport StepPipeline::ReportOf(uint64_t target) const {
   report.set_recovering(recovering_);
   if (successor_ != nullptr && successor_->ready()) report.set_successor(successor_->plan.generation());
   replicas_.Describe(report);
+  report.set_follows(!plan::HasWorkers(*plan_, self_));
+  if (plan::HasFollowers(*plan_)) {
+    if (settings_.target() > 0) *report.mutable_settings() = settings_;
+    for (const v1::CalledSave& save : saves_) {
+      if (save.step() + kLoaded == reached_) *report.add_saves() = save;
+    }
+  }
   if (target == kLoaded) return report;
   for (uint32_t tensor = 0; tensor < workers_->tensors(); ++tensor) {
     const MissingRanks& ranks = reduction_.missing()[tensor];

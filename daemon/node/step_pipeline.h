@@ -95,6 +95,19 @@ class StepPipeline {
   // Errors as of Run.
   absl::Status Help(absl::Time deadline);
 
+  // On a node without workers of the job, which has no wishes of its own. Waits for as long as it takes until the others
+  // want something of it that has gone to `step`, or has yet to load (0); connects first, for as long as `patience`. Their
+  // reports go to Follow. Errors as of Run, and ABORTED after Peers::Interrupt.
+  absl::StatusOr<Reports> AwaitOthers(uint64_t step, absl::Duration patience);
+  // Does the one thing that they want next; `report.reached` tells whether that was `step`. Not a restore, which is called for
+  // when RestoreToFollow names it. Errors as of Run.
+  absl::Status Follow(Reports reports, uint64_t step, absl::Time deadline, StepReport& report);
+  // For such nodes: workers of this one have called for a checkpoint of the state after `step`. They hear of it at the next
+  // meeting, before it leads to another state.
+  void CallForSave(const std::string& name, uint64_t step);
+  // Whether they have yet to.
+  [[nodiscard]] bool has_untold_saves() const { return untold_saves_; }
+
   // True when the state has gone beyond `step` but not every node is known to have: Run the next step
   // again, which needs no worker's gradient any more, before anybody is told of this state.
   [[nodiscard]] bool IsAheadOf(uint64_t step) const;
@@ -113,30 +126,29 @@ class StepPipeline {
   // Replaces the state by what `source` and those of the other nodes have together, on all nodes or on none, and publishes
   // it. All nodes must restore the same. Takes the memory for it from `budget` until it is done. After PEER_LOST some nodes
   // may have done it: nothing runs before it has been repeated. Other errors: nothing changed.
-  absl::StatusOr<Restored> Restore(const RestoreSource& source, MemoryBudget& budget, absl::Time deadline);
+  // `wanted` is what nodes without workers are to restore, as RestoreToFollow gives it to them.
+  absl::StatusOr<Restored> Restore(const RestoreSource& source, const std::string& wanted, MemoryBudget& budget, absl::Time deadline);
 
+  // Whether there is any yet.
+  [[nodiscard]] bool has_state() const { return reached_ > 0; }
   // The step that the state is of, between steps.
   [[nodiscard]] uint64_t reached_step() const { return reached_ - kLoaded; }
 
   // A plan that all nodes go over to when all have it, in Initialize, Run or Help; null: none.
   void Succeed(std::shared_ptr<const Successor> successor) { successor_ = std::move(successor); }
   [[nodiscard]] const Successor* successor() const { return successor_.get(); }
-  // What goes on in this one's place, with the memory that it takes; null: nothing. Its plan is the
+  // What goes on in this one's place, with the memory that it takes; no successor: nothing. Its plan is the
   // successor's, which must outlive it. Whatever was called for meanwhile is to be called for again, there.
-  struct Heir {
+  struct Heir {  // without a pipeline: this one goes on, with the successor's nodes
     std::shared_ptr<const Successor> successor;
     std::unique_ptr<StepPipeline> pipeline;
     MemoryBudget::Share share;
   };
   [[nodiscard]] Heir TakeHeir();
   // Who asks knows that other nodes have gone over.
-  void ConfirmHandover() { is_over_ = heir_.pipeline != nullptr; }
-  // The plan has other nodes in some places, and is the same otherwise. It outlives the pipeline.
-  void TakeNodes(const v1::Plan& plan) {
-    plan_ = &plan;
-    successor_ = nullptr;
-    heir_ = Heir();
-  }
+  void ConfirmHandover();
+  // The plan differs in nodes only (plan::OnlyNodesDiffer). It and the connections to them outlive the pipeline.
+  void TakeNodes(const v1::Plan& plan, Peers* peers);
   // Why all nodes have stayed with their plan instead; OK: they have not.
   [[nodiscard]] absl::Status TakeHandoverFailure() { return std::exchange(handover_failure_, absl::OkStatus()); }
 
@@ -163,6 +175,8 @@ class StepPipeline {
   using Until = std::function<absl::Time()>;  // the deadline of what comes next
 
   void Connect();  // the units to the messages
+  // Whether all nodes have gone to another state together because one had lost its own.
+  absl::StatusOr<bool> MakeWhole(Reports& reports, absl::Time deadline, StepReport& report);
   // Without `settings` no step is taken: what has been reached is made sure of.
   absl::Status Reach(uint64_t target, const StepSettings* settings, const std::string& save, absl::Time deadline,
                      StepReport& report);
@@ -174,7 +188,9 @@ class StepPipeline {
   absl::Status Publish(uint64_t target, const StepSettings& settings, absl::Time deadline,
                        StepReport& report);
 
-  absl::StatusOr<Reports> Assemble(const v1::PeerReport& mine, absl::Time deadline);
+  absl::StatusOr<Reports> Assemble(const v1::PeerReport& mine, absl::Time deadline) { return Assemble(mine, deadline, deadline); }
+  // Connected by the one deadline, with all reports by the other.
+  absl::StatusOr<Reports> Assemble(const v1::PeerReport& mine, absl::Time connected, absl::Time deadline);
   absl::StatusOr<Reports> Tell(const v1::PeerReport& mine, absl::Time deadline);
   MailExchange* Open(Mail& mail, absl::Time deadline);
   absl::Status Close();
@@ -219,7 +235,7 @@ class StepPipeline {
   const WorkerBoxes* const workers_;
   kernels::Backend* const backend_;
   SlotThreads* const slots_;
-  Peers* const peers_;
+  Peers* peers_;
   const bool overlap_;
   Mail loads_;
   Mail publications_;
@@ -234,6 +250,9 @@ class StepPipeline {
   bool recovering_ = false;  // not all nodes are known to have ended the last one
   bool went_back_ = false;
   v1::StepVerdict verdict_;  // of what it reached, or failed to
+  v1::StepSettings settings_;  // of the last step that workers have called for
+  std::vector<v1::CalledSave> saves_;  // of the state that is reached
+  bool untold_saves_ = false;
   absl::Status failure_;     // the state is broken
   std::shared_ptr<const Successor> successor_;
   Heir heir_;                             // complete, beside this one

@@ -20,6 +20,7 @@ absl::Status StepPipeline::Recover(const Reports& reports, absl::Time deadline) 
   DMUON_ASSIGN_OR_RETURN(const uint64_t step, CommonStep(*plan_, reports, lost));
   recoveries_ = MostRecoveries(reports) + 1;
   recovering_ = true;
+  saves_.clear();
   const uint64_t former = reached_;
   DMUON_RETURN_IF_ERROR(Settle(deadline));
   if (!lost[self_]) DMUON_RETURN_IF_ERROR(GoBack(step));
@@ -53,6 +54,7 @@ absl::Status StepPipeline::Readmit(const Reports& reports, absl::Time deadline) 
   const uint64_t step = mine.reached() - kLoaded;
   if (reached_ == 0) LogInfo("job ", job_->job_id(), ": this node owns nothing and goes on after step ", step);
   reached_ = mine.reached();
+  recoveries_ = mine.recoveries();
   verdict_ = mine.verdict();
   workers_->MarkDelivered(step);
   reduction_.Open(step + 1);

@@ -54,6 +54,7 @@ struct StepReport {
   StageSeconds stage_seconds{};
   std::vector<double> slot_seconds;  // by slot: from collected gradients to new weights
   std::string save;  // name of a checkpoint that all nodes make after this step; empty: none
+  bool reached = false;  // all nodes have come to where this one wanted to
 };
 
 // What one slot reports of its part of a step.

@@ -170,15 +170,22 @@ absl::Status PlaceRanks(std::span<const NodeSlots> nodes, uint32_t world_size, v
   return absl::OkStatus();
 }
 
-// A ring: each node keeps copies for the one before it.
+// A ring: each node keeps copies for the one before it. One that owns nothing and has no workers may be gone soon, and has
+// itself, which is nobody.
 absl::Status ChooseBuddies(const v1::JobSpec& job, v1::Plan& plan) {
   if (!IsReplicated(job)) return absl::OkStatus();
-  const int nodes = plan.nodes_size();
-  if (nodes < 2) {
-    return wire::InvalidField(absl::StrCat("job '", job.job_id(), "' asks for replication, and all of its workers are "
-                                           "attached to ", nodes, " node; a copy needs workers on 2 at least"));
+  std::vector<uint32_t> ring;
+  for (uint32_t node = 0; node < static_cast<uint32_t>(plan.nodes_size()); ++node) {
+    const bool drained = std::find(plan.drained().begin(), plan.drained().end(), node) != plan.drained().end();
+    if (!drained || HasWorkers(plan, node)) ring.push_back(node);
+    plan.add_buddies(node);
   }
-  for (int node = 0; node < nodes; ++node) plan.add_buddies(static_cast<uint32_t>((node + 1) % nodes));
+  const size_t nodes = ring.size();
+  if (nodes < 2) {
+    return wire::InvalidField(absl::StrCat("job '", job.job_id(), "' asks for replication on ", nodes, " node; a copy needs another: "
+                                           "workers on 2 nodes, or one that owns for all (dmuond --owns all)"));
+  }
+  for (size_t i = 0; i < nodes; ++i) plan.set_buddies(static_cast<int>(ring[i]), ring[(i + 1) % nodes]);
   return absl::OkStatus();
 }
 
@@ -188,7 +195,9 @@ absl::Status CheckBuddies(const v1::JobSpec& job, const v1::Plan& plan) {
   std::set<uint32_t> buddies;
   for (int node = 0; good && node < nodes && IsReplicated(job); ++node) {
     const uint32_t buddy = plan.buddies(node);
-    good = buddy < static_cast<uint32_t>(nodes) && buddy != static_cast<uint32_t>(node) && buddies.insert(buddy).second;
+    const auto place = static_cast<size_t>(node);
+    const bool may_be_itself = OwnsNothing(plan, place) && !HasWorkers(plan, place);
+    good = buddy < static_cast<uint32_t>(nodes) && (buddy != place || may_be_itself) && buddies.insert(buddy).second;
   }
   if (good) return absl::OkStatus();
   return wire::InvalidField(absl::StrCat("plan of job '", job.job_id(), "': buddies are ", absl::StrJoin(plan.buddies(), ", "),
@@ -385,57 +394,6 @@ absl::StatusOr<v1::Plan> MakeSuccessor(const v1::JobSpec& job, ShardsByRank shar
   plan.set_reason(std::string(reason));
   DMUON_RETURN_IF_ERROR(CheckSize(plan, max_bytes));
   return plan;
-}
-
-absl::Status ValidateSuccessor(const v1::Plan& former, const v1::Plan& successor) {
-  const auto same = [](const auto& a, const auto& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); };
-  const auto alike = [](const v1::Unit& a, const v1::Unit& b) {
-    return a.tensor() == b.tensor() && a.bucket() == b.bucket() && wire::FromProto(a.box()) == wire::FromProto(b.box());
-  };
-  const bool good = successor.former_generation() == former.generation() && same(former.nodes(), successor.nodes()) &&
-                    same(former.rank_nodes(), successor.rank_nodes()) &&
-                    std::equal(former.units().begin(), former.units().end(), successor.units().begin(),
-                               successor.units().end(), alike);
-  if (good) return absl::OkStatus();
-  return wire::InvalidField(absl::StrCat("generation ", successor.generation(), " of job '", former.job_id(),
-                                         "' does not succeed generation ", former.generation(),
-                                         ": nodes, workers or units differ"));
-}
-
-bool OnlyNodesDiffer(const v1::Plan& former, const v1::Plan& plan) {
-  if (former.nodes_size() != plan.nodes_size()) return false;
-  v1::Plan renamed = plan;
-  *renamed.mutable_nodes() = former.nodes();
-  renamed.set_generation(former.generation());
-  renamed.set_former_generation(former.former_generation());
-  renamed.set_digest(former.digest());
-  renamed.set_reason(former.reason());
-  return Serialize(renamed) == Serialize(former);
-}
-
-uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor) {
-  uint64_t moved = 0;
-  for (int i = 0; i < former.units_size(); ++i) {
-    const v1::Slot& before = former.units(i).owners(0);
-    const v1::Slot& after = successor.units(i).owners(0);
-    if (before.node() != after.node() || before.slot() != after.slot()) ++moved;
-  }
-  return moved;
-}
-
-bool OwnsNothing(const v1::Plan& plan, size_t node) {
-  return plan.units_size() > 0 && std::none_of(plan.units().begin(), plan.units().end(), [&](const v1::Unit& unit) {
-           return unit.owners_size() > 0 && unit.owners(0).node() == node;
-         });
-}
-
-std::vector<uint64_t> UnitsByNode(const v1::Plan& plan) {
-  std::vector<uint64_t> units(static_cast<size_t>(plan.nodes_size()), 0);
-  for (const v1::Unit& unit : plan.units()) {
-    const bool known = unit.owners_size() > 0 && unit.owners(0).node() < units.size();  // else the plan is not valid
-    if (known) ++units[unit.owners(0).node()];
-  }
-  return units;
 }
 
 absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes) {

@@ -33,7 +33,7 @@ struct NodeSlots {
 // Proves coverage, then spreads the units over all slots of `nodes`. `shards` has one entry a rank,
 // in rank order; `nodes` are sorted by id. Only nodes that are not drained own units. `reason` says in words why the plan is made. Methods and prices are
 // from `timings` when these know all units, and by operation counts otherwise.
-//   INVALID_ARGUMENT/INVALID_FIELD  a rank is attached to no node (with one node, all are attached to it)
+//   INVALID_ARGUMENT/INVALID_FIELD  a rank is attached to no node (with one node, all are attached to it). A node may have no rank
 //   INVALID_ARGUMENT/INVALID_FIELD  replication, and one node only
 //   INVALID_ARGUMENT/COVERAGE      the workers' boxes do not cover the tensors
 //   FAILED_PRECONDITION/NOT_READY  there is no slot
@@ -50,8 +50,14 @@ absl::StatusOr<v1::Plan> MakeSuccessor(const v1::JobSpec& job, ShardsByRank shar
                                        std::span<const NodeSlots> nodes, uint64_t generation, absl::string_view reason,
                                        size_t max_bytes = wire::kMaxMessageBytes);
 
-// Whether `plan` is `former` with other nodes in some places, so that whoever kept its own has all that it needs.
+// Whether `plan` is `former` with other nodes in some places, or with nodes at its end that are new or no more and have
+// neither workers nor units, so that whoever kept its own place has all that it needs.
 bool OnlyNodesDiffer(const v1::Plan& former, const v1::Plan& plan);
+
+// `former` under another number, over its first `places` nodes, of which the others have no workers and own nothing, and then
+// over `more`, which are to own nothing yet: they count as drained until a successor of this plan gives them units.
+v1::Plan WithNodes(const v1::JobSpec& job, const v1::Plan& former, size_t places, std::span<const NodeSlots> more,
+                   uint64_t generation, absl::string_view reason);
 
 // Units that have another owner in `successor`.
 uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor);
@@ -60,6 +66,10 @@ uint64_t MovedUnits(const v1::Plan& former, const v1::Plan& successor);
 std::vector<uint64_t> UnitsByNode(const v1::Plan& plan);
 // Whether a node has none of those that there are.
 bool OwnsNothing(const v1::Plan& plan, size_t node);
+// Whether a worker is attached to the node. One without owns units for the others (`dmuond --owns all`).
+bool HasWorkers(const v1::Plan& plan, size_t node);
+// Whether there are nodes without.
+bool HasFollowers(const v1::Plan& plan);
 
 // Whether owners keep copies of their state on other nodes.
 bool IsReplicated(const v1::JobSpec& job);
@@ -72,7 +82,7 @@ inline constexpr int64_t kCopies = 4;
 // boxes inside what they are a piece of. INVALID_ARGUMENT/INVALID_FIELD names the first that is not.
 absl::Status ValidatePlan(const v1::JobSpec& job, const v1::Plan& plan, const v1::Routes& routes);
 
-// And before it adopts one as the successor of `former`: that only owners differ. INVALID_ARGUMENT/INVALID_FIELD.
+// And before it adopts one as the successor of `former`: that only owners differ, or only nodes. INVALID_ARGUMENT/INVALID_FIELD.
 absl::Status ValidateSuccessor(const v1::Plan& former, const v1::Plan& successor);
 
 // SHA-256, in hex, over the job, the plan's nodes, slots, ranks and units; neither generations nor reason.

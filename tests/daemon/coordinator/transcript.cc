@@ -45,7 +45,7 @@ std::string PlanText(const v1::Plan& plan) {
 }
 
 std::string EventText(const v1::WatchPlansResponse& event) {
-  if (event.has_plan()) return PlanText(event.plan());
+  if (event.has_plan()) return absl::StrCat(PlanText(event.plan()), event.has_job() ? ", and the job" : "");
   if (event.has_successor()) return absl::StrCat("successor, ", PlanText(event.successor()));
   if (event.has_call()) return absl::StrCat("call to attempt ", event.call().attempt(), ", generation ", event.call().generation());
   if (event.has_end()) {
@@ -94,6 +94,7 @@ Outcome Transcript::Join(const std::string& node, const Words& words) {
   request.set_highest_generation(GetNumber(words, "generation", 0));
   request.set_protocol_version(
       static_cast<uint32_t>(GetNumber(words, "protocol", request.protocol_version())));
+  request.set_owns_all(Get(words, "owns", "local") == "all");
   if (words.contains("held")) *request.add_held() = Held(request, words);
   Outcome outcome = core_.Join(now_, request);
   if (outcome.status.ok()) incarnations_[node] = request.node().incarnation();
@@ -230,7 +231,7 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
       subject = parts[i];
     }
   }
-  if (verb == "join") return Describe(Join(subject, words));
+  if (verb == "join") return WithPlans(Describe(Join(subject, words)));
   if (verb == "register") return Describe(Register(subject, words));
   if (verb == "report") return Report(subject, words);
   if (verb == "status") return DescribeStatus();
@@ -240,7 +241,7 @@ std::vector<std::string> Transcript::Run(const std::string& command) {
     *beat.mutable_node() = Identity(subject, words);
     v1::LeaveRequest leave;
     *leave.mutable_node() = beat.node();
-    return Describe(verb == "beat" ? core_.Beat(now_, beat) : core_.Leave(now_, leave));
+    return verb == "beat" ? Describe(core_.Beat(now_, beat)) : WithPlans(Describe(core_.Leave(now_, leave)));
   }
   if (verb == "release") return Describe(Release(subject, words));
   if (verb == "drain" || verb == "undrain") return Drain(subject, verb == "undrain");

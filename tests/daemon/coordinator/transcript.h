@@ -4,13 +4,13 @@
 // The language of tests/scenarios/coordinator/*.txt: one command a line, then what came of it.
 //
 //   # a comment; blank lines are free
-//   join a slots=2 [incarnation=2] [generation=7] [protocol=9]
+//   join a slots=2 [incarnation=2] [generation=7] [protocol=9] [owns=all]
 //          [held=JOB@GENERATION:STEP [nodes=a+b] [ranks=0+1] [copies=ring] [state=yes]]
 //                                          ranks: of its own workers, whose rows it knows; copies: each node's on the next
 //   beat a | leave a                       as the node's latest incarnation, or incarnation=1
 //   register a rank=0 of=2 [job=demo] [model=mlp] [split=rows|copies] [fault=hole|overlap|reduced]
 //   release a [job=demo in_order=no]       failure=no_memory: of the successor that could not be taken over
-//   drain a | undrain a                    and all plans that follow
+//   drain a | undrain a                    and all plans that follow, as of join, leave and wait
 //   meet a [job=demo generation=1 attempt=0]
 //   report a name=x step=4 [part=2] [failure=disk_full] [generation=1] [job=demo] [file=..] [sha=..] [of=b]
 //                                          part=2 has other bytes than part=1, which is meant without a failure

@@ -36,11 +36,13 @@ inline TestJob ReplicatedModel(v1::Replication replication) {
   return job;
 }
 
-// Two workers a node, FSDP over all of them. One more node has none.
+// Two workers a node, FSDP over all of them. One more node has none; or `more` nodes, which own units of all jobs.
 class ClusterRun : public ::testing::Test {
  protected:
-  explicit ClusterRun(v1::Replication replication, absl::Duration step_timeout = absl::Seconds(2))
-      : job_(ReplicatedModel(replication)), cluster_(kNodes + 1, Impatient(step_timeout)) {
+  explicit ClusterRun(v1::Replication replication, absl::Duration step_timeout = absl::Seconds(2), size_t more = 0,
+                      const std::vector<checkpoint::Store*>& stores = {})
+      : job_(ReplicatedModel(replication)),
+        cluster_(kNodes + std::max<size_t>(more, 1), Impatient(step_timeout), stores, more > 0 ? kNodes : SIZE_MAX) {
     std::vector<Engine*> engines;
     for (uint32_t rank = 0; rank < kRanks; ++rank) engines.push_back(&cluster_.engine(rank / 2));
     run_ = std::make_unique<TestRun>(engines, job_);

@@ -126,13 +126,40 @@ TEST(CommonStepTest, WhoOwnsNothingCanHaveAnyStep) {
   EXPECT_EQ(*CommonStep(WithoutTheLast(), reports, LostNodes(WithoutTheLast(), reports)), 7U);
 }
 
+// And has no copies of what it does not own.
+v1::Plan WithoutCopiesOfTheLast() {
+  v1::Plan plan = WithoutTheLast();
+  for (const int node : {0, 1, 2}) plan.set_buddies(node, static_cast<uint32_t>(node < 2 ? 1 - node : node));
+  return plan;
+}
+
 TEST(PassOverTest, WhoOwnsNothingIsWhereTheOthersAre) {
+  v1::Plan without_copies = WithoutTheLast();
+  without_copies.clear_buddies();
+  for (const v1::Plan& plan : {without_copies, WithoutCopiesOfTheLast()}) {
+    Reports reports = {At(7, {}, {}), At(7, {}, {}), Nothing(true)};
+    reports[0].mutable_verdict()->set_skip(true);
+    for (size_t node : {0, 1}) reports[node].set_recoveries(3);
+    ASSERT_TRUE(PassOver(plan, reports));
+    EXPECT_EQ(reports[2].reached(), 7 + kLoaded);
+    EXPECT_EQ(reports[2].recoveries(), 3U);
+    EXPECT_TRUE(reports[2].verdict().skip());
+    EXPECT_FALSE(PassOver(plan, reports));  // nobody begins anew
+  }
+}
+
+TEST(PassOverTest, NobodyIsPassedOverBesideARecovery) {
   Reports reports = {At(7, {}, {}), At(7, {}, {}), Nothing(true)};
-  reports[0].mutable_verdict()->set_skip(true);
-  ASSERT_TRUE(PassOver(WithoutTheLast(), reports));
-  EXPECT_EQ(reports[2].reached(), 7 + kLoaded);
-  EXPECT_TRUE(reports[2].verdict().skip());
-  EXPECT_FALSE(PassOver(WithoutTheLast(), reports));  // nobody begins anew
+  reports[1].set_recovering(true);
+  EXPECT_FALSE(PassOver(WithoutCopiesOfTheLast(), reports));
+  reports[1].set_recovering(false);
+  reports[1].set_recoveries(1);
+  EXPECT_FALSE(PassOver(WithoutCopiesOfTheLast(), reports));
+}
+
+TEST(WardTest, WhoIsItsOwnBuddyKeepsNoCopies) {
+  EXPECT_EQ(WardOf(WithoutCopiesOfTheLast(), 1), 0U);
+  EXPECT_EQ(WardOf(WithoutCopiesOfTheLast(), 2), std::nullopt);
 }
 
 TEST(PassOverTest, WhoOwnsSomethingIsNotPassedOver) {

@@ -56,6 +56,44 @@ TEST_F(RoundTest, ValuesOfAStepThatANodeHasLeftBehindDoNotGoRoundWhateverItsOwnV
   EXPECT_FALSE(Publishes(reports, 4, {}));
 }
 
+v1::PeerReport Follower(uint64_t reached, uint64_t target) {
+  v1::PeerReport report = At(reached, target);
+  report.set_follows(true);
+  return report;
+}
+
+TEST_F(RoundTest, NodesWithoutWorkersRestoreWhatAllOthersRestore) {
+  v1::PeerReport restoring = At(4, 5);
+  restoring.set_restore("'x' of step 3");
+  restoring.set_restore_name("x");
+  EXPECT_EQ(RestoreToFollow({restoring, restoring, Follower(4, 5)}), "x");
+  EXPECT_EQ(RestoreToFollow({restoring, At(4, 5), Follower(4, 5)}), "");
+  EXPECT_EQ(RestoreToFollow({restoring, restoring, restoring}), "");  // nobody has to be told
+  EXPECT_EQ(RestoreToFollow({At(4, 5), At(4, 5), Follower(4, 5)}), "");
+}
+
+TEST_F(RoundTest, SettingsAreThoseOfTheStepThatIsDone) {
+  v1::PeerReport said = At(4, 5);
+  said.mutable_settings()->set_target(5);
+  said.mutable_settings()->add_hypers()->set_lr(0.5);
+  const Reports reports = {At(4, 4), said, Follower(4, 5)};
+  EXPECT_EQ(SettingsOf(reports, 4), nullptr);
+  ASSERT_NE(SettingsOf(reports, 5), nullptr);
+  EXPECT_EQ(SettingsOf(reports, 5)->hypers(0).lr(), 0.5);
+}
+
+TEST_F(RoundTest, AJobWithoutStepsWaitsForNodesWithoutWorkersToBeReadyForAnotherPlan) {
+  const auto ready = [](v1::PeerReport report) {
+    report.set_successor(7);
+    return report;
+  };
+  EXPECT_TRUE(FollowersLackSuccessor({ready(At(4, 4)), ready(At(4, 4)), Follower(4, 5)}));
+  EXPECT_FALSE(FollowersLackSuccessor({ready(At(4, 4)), ready(At(4, 4)), ready(Follower(4, 5))}));  // goes over
+  EXPECT_FALSE(FollowersLackSuccessor({ready(At(4, 4)), At(4, 4), Follower(4, 5)}));
+  EXPECT_FALSE(FollowersLackSuccessor({ready(At(4, 4)), ready(At(4, 5)), Follower(4, 5)}));  // a step is wanted
+  EXPECT_FALSE(FollowersLackSuccessor({ready(At(4, 4)), ready(At(4, 4)), Follower(3, 4)}));  // one is behind
+}
+
 TEST_F(RoundTest, NobodyLoadsInitialParametersBesideAStateThatHasGoneOn) {
   EXPECT_TRUE(CheckReports(job_, plan_, {At(1, 1), At(0, 1), At(1, 2)}, 1).ok());
   EXPECT_EQ(wire::ReasonOf(CheckReports(job_, plan_, {At(1, 1), At(0, 1), At(2, 2)}, 1)), v1::ERROR_REASON_STATE_LOST);

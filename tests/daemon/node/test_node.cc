@@ -125,7 +125,8 @@ std::vector<v1::WatchPlansResponse> TestNode::events() const { return link_->eve
 
 void TestNode::Replay(const v1::WatchPlansResponse& event) { link_->Replay(event); }
 
-TestCluster::TestCluster(size_t nodes, const EngineOptions& options, const std::vector<checkpoint::Store*>& stores)
+TestCluster::TestCluster(size_t nodes, const EngineOptions& options, const std::vector<checkpoint::Store*>& stores,
+                         size_t first_for_all)
     : backend_(kernels::MakeBackend("cpu").value()),
       host_(std::make_unique<coordinator::Host>(
           coordinator::HostOptions{.now = [this] { return MonotonicNow() + absl::Seconds(stopped_seconds_.load()); }},
@@ -135,6 +136,7 @@ TestCluster::TestCluster(size_t nodes, const EngineOptions& options, const std::
     node.options = options;
     node.options.node_id = absl::StrCat("node-", i);
     if (!stores.empty()) node.options.checkpoints = stores[i];
+    node.options.owns_all = i >= first_for_all;
     Restart(i);
   }
 }

@@ -63,8 +63,10 @@ class TestNode {
 // Several nodes under one coordinator, connected by the local transport.
 class TestCluster {
  public:
-  // Nodes "node-0", "node-1", ... all with `options`, each with its own of `stores`, if there are any.
-  explicit TestCluster(size_t nodes, const EngineOptions& options = {}, const std::vector<checkpoint::Store*>& stores = {});
+  // Nodes "node-0", "node-1", ... all with `options`, each with its own of `stores`, if there are any. Those from
+  // `first_for_all` on own units of all jobs.
+  explicit TestCluster(size_t nodes, const EngineOptions& options = {}, const std::vector<checkpoint::Store*>& stores = {},
+                       size_t first_for_all = SIZE_MAX);
   ~TestCluster();
   Engine& engine(size_t node) { return *nodes_[node]->engine; }
   transport::Switchboard& switchboard() { return switchboard_; }

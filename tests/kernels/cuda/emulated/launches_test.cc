@@ -162,6 +162,26 @@ TEST_F(LaunchesTest, WhatDecidesOnTheCallsHasAGraphOfItsOwn) {
   EXPECT_EQ(counts.launched, 3 * 5 - 4);
 }
 
+TEST_F(LaunchesTest, EveryMethodAndNumberOfMatricesHasAGraphOfItsOwn) {
+  const auto round = [&] {
+    std::vector<std::vector<float>> results;
+    for (const Form form : {Form::kStandard, Form::kGram}) {
+      for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+        for (const uint32_t items : {3U, 2U, 1U}) results.push_back(Batch(items, 5, 12, {form, precision}));
+      }
+    }
+    return results;
+  };
+  std::vector<std::vector<float>> expected;
+  WithoutGraphs([&] { expected = round(); });
+  const emulated::GraphCounts counts = GraphsOf([&] {
+    Batch(3, 16, 24, {Form::kGram, Precision::kBFloat16});  // takes the memory
+    for (int run = 0; run < 3; ++run) EXPECT_EQ(round(), expected) << run;
+  });
+  EXPECT_EQ(counts.made, 2 * 2 * 3);
+  EXPECT_EQ(counts.launched, 2 * counts.made);
+}
+
 TEST_F(LaunchesTest, GraphsAreForgottenWhenTheirMemoryMoves) {
   const std::vector<float> expected = One(8, 16);
   const emulated::GraphCounts counts = GraphsOf([&] {
@@ -197,7 +217,7 @@ TEST_F(LaunchesTest, OfManyShapesTheLeastRecentlyUsedAreForgotten) {
 }
 
 TEST_F(LaunchesTest, WhereverMakingAGraphFailsTheCallsAreMadeEachTimeAfterOneWarning) {
-  const std::vector<float> expected = Batch(2, 7, 12, kGram);
+  const std::vector<float> expected = Batch(2, 7, 12, kStandard);
   for (const auto& [fault, call] : {std::pair{GraphFault::kBegin, "cudaStreamBeginCapture: cudaErrorNotSupported"},
                                     {GraphFault::kCall, "cublasLtMatmul of 8 x 8 and 8 x 8 in fp32: CUBLAS_STATUS"},
                                     {GraphFault::kEnd, "cudaStreamEndCapture: cudaErrorStreamCaptureUnsupported"},
@@ -205,7 +225,7 @@ TEST_F(LaunchesTest, WhereverMakingAGraphFailsTheCallsAreMadeEachTimeAfterOneWar
     emulated::FailGraphs(fault);
     testing::internal::CaptureStderr();
     const emulated::GraphCounts counts = GraphsOf([&] {
-      for (int run = 0; run < 4; ++run) EXPECT_EQ(Batch(2, 7, 12, kGram), expected) << call;
+      for (int run = 0; run < 4; ++run) EXPECT_EQ(Batch(2, 7, 12, kStandard), expected);
     });
     const std::string warning = testing::internal::GetCapturedStderr();
     EXPECT_EQ(counts.made, 0) << call;

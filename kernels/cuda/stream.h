@@ -67,10 +67,11 @@ class Stream {
   void Note(std::string_view name, cublasStatus_t status);
 
   // Makes the calls that `issue` makes, all of which `key` decides: it reads nothing back, uploads nothing and takes
-  // memory by Get alone, of slots that may be in graphs. The first time they are made as they come, the second time they are captured, and from then on
-  // they are one launch of a graph. `issue` may be called twice, and is not called for a launch, so it must leave
-  // nothing behind on the host that is needed later. Where no graph can be made, which a line on standard error says,
-  // or with DMUON_CUDA_GRAPHS=off in the environment, they are made as they come each time.
+  // memory by Get alone, of slots that may be in graphs. The first time they are made as they come, the second time
+  // they are captured, and from then on they are one launch of a graph. `issue` may be called twice, and is not called
+  // for a launch, so it must leave nothing behind on the host that is needed later. Where no graph can be made, which
+  // a line on standard error says, or with DMUON_CUDA_GRAPHS=off in the environment, they are made as they come each
+  // time. A launch that fails is an error.
   void Repeat(const GraphKey& key, const std::function<void()>& issue);
 
   // `count` elements of device memory, uninitialised, aligned to 256 bytes. Null after an error.

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/kernels/cuda/without_graphs.h"
 #include "tests/kernels/family.h"
 #include "tests/kernels/matrices.h"
 
@@ -183,6 +185,49 @@ TEST_F(CudaTest, LargeMatrixBatchesHaveTheBitsOfOneByOne) {
       for (const uint32_t items : {2U, 8U}) ExpectTheBitsOfOneByOne(*cuda_, rows, cols, items, method);
     }
   }
+}
+
+// What four batches become, each of inputs and at addresses of its own.
+std::vector<std::vector<float>> Rounds(Backend& cuda, int64_t rows, int64_t cols, uint32_t items, const Method& method) {
+  std::vector<std::vector<float>> results;
+  std::vector<std::unique_ptr<OnDevice>> memory;  // all of it stays, so no address comes again
+  Scratch scratch;
+  for (uint32_t round = 0; round < 4; ++round) {
+    std::vector<MatrixView> batch;
+    for (uint32_t i = 0; i < items; ++i) {
+      memory.push_back(std::make_unique<OnDevice>(Gaussian(rows, cols, items * round + i).values));
+      batch.push_back({memory.back()->span().data(), rows, cols});
+    }
+    std::vector<absl::Status> statuses(items);
+    cuda.OrthogonalizeBatch({}, method, batch, statuses, scratch);
+    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+    for (size_t i = memory.size() - items; i < memory.size(); ++i) results.push_back(memory[i]->Values());
+  }
+  return results;
+}
+
+// Of a stream with graphs the first batch is issued call by call, the second is captured, and the others replay it.
+void ExpectGraphsToHaveTheBitsOfSingleCalls(Backend& cuda, int64_t rows, int64_t cols, uint32_t items,
+                                            const Method& method) {
+  std::vector<std::vector<float>> single, graphs;
+  WithoutGraphs([&] { single = Rounds(cuda, rows, cols, items, method); });
+  std::thread([&] { graphs = Rounds(cuda, rows, cols, items, method); }).join();
+  EXPECT_EQ(graphs, single) << rows << " x " << cols << ", " << items << " of them, " << Name(method.form) << " "
+                            << Name(method.precision);
+}
+
+TEST_F(CudaTest, GraphsHaveTheBitsOfSingleCallsWhereverTheMatricesLie) {
+  for (const Method& method : kMethods) {
+    for (const auto& [rows, cols, items] :
+         {std::tuple<int64_t, int64_t, uint32_t>{24, 16, 1}, {9, 20, 2}}) {
+      ExpectGraphsToHaveTheBitsOfSingleCalls(*cuda_, rows, cols, items, method);
+    }
+  }
+}
+
+TEST_F(CudaTest, LargeMatrixGraphsHaveTheBitsOfSingleCallsWhereverTheMatricesLie) {
+  ExpectGraphsToHaveTheBitsOfSingleCalls(*cuda_, 768, 768, 8, {Form::kGram, Precision::kFloat32});
+  ExpectGraphsToHaveTheBitsOfSingleCalls(*cuda_, 4101, 4300, 1, {Form::kGram, Precision::kBFloat16});  // by panels
 }
 
 TEST_F(CudaTest, SmallMatricesAreBatchedWithinABoundOfMemory) {

@@ -42,6 +42,12 @@ const void* Item(const void* data, const cublasLtMatrixLayoutOpaque_t& layout, i
   return static_cast<const char*>(data) + item * layout.next * (layout.type == CUDA_R_32F ? 4 : 2);
 }
 
+// Of by columns rows x cols, without what lies behind the last column.
+bool OnDevice(const void* data, const cublasLtMatrixLayoutOpaque_t& layout) {
+  const auto elements = static_cast<size_t>(layout.stride) * (layout.cols - 1) + layout.rows;
+  return dmuon::emulated::IsDeviceMemory(data, elements * (layout.type == CUDA_R_32F ? 4 : 2));
+}
+
 struct Product {
   cublasLtMatmulDescOpaque_t descriptor;
   const void* a;
@@ -53,6 +59,12 @@ struct Product {
   float* d;
   cublasLtMatrixLayoutOpaque_t d_layout;
 };
+
+// Memory may have been given back since the call, where it is a graph's.
+bool IsThere(const Product& p) {
+  return OnDevice(p.a, p.a_layout) && OnDevice(p.b, p.b_layout) && OnDevice(p.c, p.c_layout) &&
+         OnDevice(p.d, p.d_layout);
+}
 
 void Multiply(const Product& p, float alpha, float beta) {
   const size_t rows = p.d_layout.rows;
@@ -189,7 +201,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
   const auto* betas = static_cast<const float*>(beta);
   const float now[] = {on_device ? 0.0F : *alphas, on_device ? 0.0F : *betas};
   const cudaError_t error = dmuon::emulated::Issue(stream, [=, factor = now[0], share = now[1]] {
-    for (const Product& product : items) Multiply(product, on_device ? *alphas : factor, on_device ? *betas : share);
+    for (const Product& product : items) {
+      if (!IsThere(product)) return cudaErrorInvalidValue;
+      Multiply(product, on_device ? *alphas : factor, on_device ? *betas : share);
+    }
     return cudaSuccess;
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;

@@ -77,6 +77,12 @@ struct GraphCounts {
   int64_t made, launched, held;
 };
 DMUON_EMULATED GraphCounts CountGraphs();
-// cudaGraphInstantiate fails after false.
-DMUON_EMULATED void GraphsAreMade(bool made);
+// What fails from now on, of all threads: the beginning or the end of a capture, the fifth call within one (which
+// spoils the capture), making a graph that can be launched, or launching it, of which nothing is done then.
+enum class GraphFault { kNone, kBegin, kCall, kEnd, kInstantiate, kLaunch };
+DMUON_EMULATED void FailGraphs(GraphFault fault);
+// Of all threads: successful calls of cudaMalloc so far.
+DMUON_EMULATED int64_t Allocations();
+// Whether all of it lies within what one cudaMalloc gave, and no cudaFree has taken back.
+DMUON_EMULATED bool IsDeviceMemory(const void* at, size_t bytes);
 }  // namespace dmuon::emulated

@@ -2,18 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // How the cuda backend issues its work, which only libraries that count can tell.
-#include <cstdlib>
 #include <limits>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "cublasLt.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/cuda/without_graphs.h"
+#include "tests/kernels/family.h"
 #include "tests/kernels/matrices.h"
 
 namespace dmuon::kernels {
 namespace {
+
+using emulated::GraphFault;
+using testing::HasSubstr;
 
 constexpr Method kStandard = {Form::kStandard, Precision::kFloat32};
 constexpr Method kGram = {Form::kGram, Precision::kFloat32};
@@ -23,7 +29,7 @@ class LaunchesTest : public testing::Test {
   void SetUp() override { cuda_ = MakeOrSkip("cuda"); }
   void TearDown() override {
     emulated::BatchesAreTaken(true);
-    emulated::GraphsAreMade(true);
+    emulated::FailGraphs(GraphFault::kNone);
   }
 
   // What `items` matrices become, one after the other. `seed`: that of the first.
@@ -47,13 +53,6 @@ class LaunchesTest : public testing::Test {
     return emulated::Products() - before;
   }
 
-  // Runs `work` by a thread, and so a stream, that makes no graphs.
-  template <typename Work>
-  static void WithoutGraphs(const Work& work) {
-    ASSERT_EQ(setenv("DMUON_CUDA_GRAPHS", "off", 1), 0);
-    std::thread(work).join();
-    unsetenv("DMUON_CUDA_GRAPHS");
-  }
   std::vector<float> One(int64_t rows, int64_t cols, const NewtonSchulz& newton_schulz = {}) {
     return Orthogonal(*cuda_, newton_schulz, Gaussian(rows, cols, 1)).values;
   }
@@ -118,6 +117,16 @@ TEST_F(LaunchesTest, AGraphIsCapturedTheSecondTimeAndReplayedOnWhatIsThereThen) 
   }
 }
 
+// From 256 on, here.
+TEST_F(LaunchesTest, AReplayComputesEveryPanel) {
+  const NewtonSchulz once{.iterations = 1};
+  const std::vector<float> expected = One(257, 260, once);
+  const emulated::GraphCounts counts = GraphsOf([&] {
+    for (int run = 0; run < 3; ++run) EXPECT_EQ(One(257, 260, once), expected);
+  });
+  EXPECT_EQ(counts.launched, 2);
+}
+
 TEST_F(LaunchesTest, WhatStaysAsItIsDoesSoInAReplay) {
   GraphsOf([&] {
     for (int run = 0; run < 4; ++run) {
@@ -151,6 +160,26 @@ TEST_F(LaunchesTest, WhatDecidesOnTheCallsHasAGraphOfItsOwn) {
   });
   EXPECT_EQ(counts.made, 4);
   EXPECT_EQ(counts.launched, 3 * 5 - 4);
+}
+
+TEST_F(LaunchesTest, EveryMethodAndNumberOfMatricesHasAGraphOfItsOwn) {
+  const auto round = [&] {
+    std::vector<std::vector<float>> results;
+    for (const Form form : {Form::kStandard, Form::kGram}) {
+      for (const Precision precision : {Precision::kFloat32, Precision::kBFloat16}) {
+        for (const uint32_t items : {3U, 2U, 1U}) results.push_back(Batch(items, 5, 12, {form, precision}));
+      }
+    }
+    return results;
+  };
+  std::vector<std::vector<float>> expected;
+  WithoutGraphs([&] { expected = round(); });
+  const emulated::GraphCounts counts = GraphsOf([&] {
+    Batch(3, 16, 24, {Form::kGram, Precision::kBFloat16});  // takes the memory
+    for (int run = 0; run < 3; ++run) EXPECT_EQ(round(), expected) << run;
+  });
+  EXPECT_EQ(counts.made, 2 * 2 * 3);
+  EXPECT_EQ(counts.launched, 2 * counts.made);
 }
 
 TEST_F(LaunchesTest, GraphsAreForgottenWhenTheirMemoryMoves) {
@@ -187,14 +216,62 @@ TEST_F(LaunchesTest, OfManyShapesTheLeastRecentlyUsedAreForgotten) {
   EXPECT_EQ(counts.made, kMost);
 }
 
-TEST_F(LaunchesTest, WithoutAGraphTheCallsAreMadeEachTime) {
+TEST_F(LaunchesTest, WhereverMakingAGraphFailsTheCallsAreMadeEachTimeAfterOneWarning) {
+  const std::vector<float> expected = Batch(2, 7, 12, kStandard);
+  for (const auto& [fault, call] : {std::pair{GraphFault::kBegin, "cudaStreamBeginCapture: cudaErrorNotSupported"},
+                                    {GraphFault::kCall, "cublasLtMatmul of 8 x 8 and 8 x 8 in fp32: CUBLAS_STATUS"},
+                                    {GraphFault::kEnd, "cudaStreamEndCapture: cudaErrorStreamCaptureUnsupported"},
+                                    {GraphFault::kInstantiate, "cudaGraphInstantiate: cudaErrorNotSupported"}}) {
+    emulated::FailGraphs(fault);
+    testing::internal::CaptureStderr();
+    const emulated::GraphCounts counts = GraphsOf([&] {
+      for (int run = 0; run < 4; ++run) EXPECT_EQ(Batch(2, 7, 12, kStandard), expected);
+    });
+    const std::string warning = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(counts.made, 0) << call;
+    EXPECT_EQ(counts.launched, 0) << call;
+    EXPECT_THAT(warning, HasSubstr("no CUDA graph, calls are made one by one: "));
+    EXPECT_THAT(warning, HasSubstr("7 x 12"));
+    EXPECT_THAT(warning, HasSubstr(call));
+    EXPECT_EQ(warning.find("warning:"), warning.rfind("warning:")) << warning;
+  }
+}
+
+// It may have been begun, so what it was to work on is not worked on again.
+TEST_F(LaunchesTest, AGraphThatCannotBeLaunchedIsAnErrorThatLeavesTheMatrixAlone) {
   const std::vector<float> expected = One(9, 17);
-  emulated::GraphsAreMade(false);
-  const emulated::GraphCounts counts = GraphsOf([&] {
-    for (int run = 0; run < 4; ++run) EXPECT_EQ(One(9, 17), expected);
+  GraphsOf([&] {
+    for (int run = 0; run < 3; ++run) One(9, 17);
+    emulated::FailGraphs(GraphFault::kLaunch);
+    const Matrix before = Gaussian(9, 17, 1);
+    Matrix matrix = before;
+    Scratch scratch;
+    const absl::Status status = cuda_->Orthogonalize({}, {}, matrix.view(), scratch);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(status.message(), HasSubstr("9 x 17: cudaGraphLaunch: cudaErrorNotSupported"));
+    EXPECT_EQ(matrix.values, before.values);
+    emulated::FailGraphs(GraphFault::kNone);
+    EXPECT_EQ(One(9, 17), expected);
   });
-  EXPECT_EQ(counts.made, 0);
-  EXPECT_EQ(counts.launched, 0);
+}
+
+TEST_F(LaunchesTest, AStepTakesNoMemoryOnceOneOfEachShapeWasMade) {
+  GraphsOf([&] {
+    std::vector<Unit> units;
+    for (const auto& [name, optimizer] : FamilyOf(*cuda_)) {
+      units.emplace_back(*cuda_, optimizer, Hyper{.lr = 0.1}, Gaussian(24, 40, 100));
+      units.emplace_back(*cuda_, optimizer, Hyper{.lr = 0.1}, Gaussian(17, 9, 101));
+    }
+    const auto step = [&](uint32_t seed) {
+      for (Unit& unit : units) unit.Step(Gaussian(unit.weight().rows, unit.weight().cols, seed));
+      for (const uint32_t items : {2U, 5U}) Batch(items, 16, 24, kGram, seed);
+    };
+    step(0);
+    const int64_t before = emulated::Allocations();
+    EXPECT_GT(before, 0);
+    for (uint32_t seed = 1; seed < 5; ++seed) step(seed);
+    EXPECT_EQ(emulated::Allocations(), before);
+  });
 }
 
 TEST_F(LaunchesTest, GraphsCanBeTurnedOff) {

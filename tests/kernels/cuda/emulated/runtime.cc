@@ -39,7 +39,9 @@ cudaError_t FailCapture() {
 }
 
 std::atomic<int64_t> graphs_made = 0, graphs_launched = 0, graphs_held = 0;
-std::atomic<bool> graphs_are_made = true;
+std::atomic<GraphFault> graph_fault = GraphFault::kNone;
+std::atomic<int64_t> allocations_made = 0;
+constexpr size_t kSpoiledCall = 4;
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kMemoryBytes = size_t{1} << 30;
@@ -124,12 +126,24 @@ Memory& DeviceMemory() {
 
 cudaError_t Issue(cudaStream_t stream, std::function<cudaError_t()> call) {
   if (stream->captured == nullptr) return call();
+  if (graph_fault == GraphFault::kCall && stream->captured->calls.size() == kSpoiledCall) return FailCapture();
   stream->captured->calls.push_back(std::move(call));
   return cudaSuccess;
 }
 
 GraphCounts CountGraphs() { return {graphs_made, graphs_launched, graphs_held}; }
-void GraphsAreMade(bool made) { graphs_are_made = made; }
+void FailGraphs(GraphFault fault) { graph_fault = fault; }
+int64_t Allocations() { return allocations_made; }
+
+bool IsDeviceMemory(const void* at, size_t bytes) {
+  const std::scoped_lock lock(DeviceMemory().mutex);
+  const auto& allocations = DeviceMemory().allocations;
+  const auto* first = static_cast<const char*>(at);
+  auto next = allocations.upper_bound(first);
+  if (next == allocations.begin()) return false;
+  --next;
+  return first + bytes <= next->first + next->second;
+}
 
 Position& Here() { return OfThread().position; }
 
@@ -149,6 +163,7 @@ void Run(dim3 blocks, dim3 threads, const std::function<void()>& body) {
 }  // namespace dmuon::emulated
 
 using dmuon::emulated::DeviceMemory;
+using dmuon::emulated::GraphFault;
 
 void __syncthreads() {
   auto& s = dmuon::emulated::OfThread();
@@ -157,6 +172,7 @@ void __syncthreads() {
 
 const char* cudaGetErrorName(cudaError_t error) {
   if (error == cudaErrorStreamCaptureUnsupported) return "cudaErrorStreamCaptureUnsupported";
+  if (error == cudaErrorNotSupported) return "cudaErrorNotSupported";
   return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorInvalidValue";
 }
 const char* cudaGetErrorString(cudaError_t error) {
@@ -186,6 +202,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   if (stream->captured != nullptr) return cudaErrorInvalidValue;
+  if (dmuon::emulated::graph_fault == GraphFault::kBegin) return cudaErrorNotSupported;
   stream->captured = std::make_unique<CUgraph_st>();
   dmuon::emulated::capturing = true;
   dmuon::emulated::capture_failed = false;
@@ -194,12 +211,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (stream->captured == nullptr) return cudaErrorInvalidValue;
   dmuon::emulated::capturing = false;
-  *graph = dmuon::emulated::capture_failed ? nullptr : stream->captured.release();
+  const bool fails = dmuon::emulated::capture_failed || dmuon::emulated::graph_fault == GraphFault::kEnd;
+  *graph = fails ? nullptr : stream->captured.release();
   stream->captured = nullptr;
   return *graph == nullptr ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long /*flags*/) {
-  if (!dmuon::emulated::graphs_are_made) return cudaErrorNotSupported;
+  if (dmuon::emulated::graph_fault == GraphFault::kInstantiate) return cudaErrorNotSupported;
   ++dmuon::emulated::graphs_made;
   ++dmuon::emulated::graphs_held;
   *executable = new CUgraphExec_st{graph->calls};
@@ -215,6 +233,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t /*stream*/) {
+  if (dmuon::emulated::graph_fault == GraphFault::kLaunch) return cudaErrorNotSupported;
   ++dmuon::emulated::graphs_launched;
   for (const auto& call : executable->calls) {
     if (const cudaError_t error = call(); error != cudaSuccess) return error;
@@ -231,6 +250,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   std::memset(*data, 0xff, bytes);  // NaN: what is read before it is written shows
   const std::scoped_lock lock(DeviceMemory().mutex);
   DeviceMemory().allocations[static_cast<const char*>(*data)] = bytes;
+  ++dmuon::emulated::allocations_made;
   return cudaSuccess;
 }
 
@@ -244,13 +264,7 @@ cudaError_t cudaFree(void* data) {
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* at) {
-  const std::scoped_lock lock(DeviceMemory().mutex);
-  const auto& allocations = DeviceMemory().allocations;
-  auto next = allocations.upper_bound(static_cast<const char*>(at));
-  const bool inside = next != allocations.begin() && [&] {
-    --next;
-    return static_cast<const char*>(at) < next->first + next->second;
-  }();
+  const bool inside = dmuon::emulated::IsDeviceMemory(at, 1);
   *attributes = {inside ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, 0, nullptr};
   return cudaSuccess;
 }

@@ -4,7 +4,6 @@
 every promise of history.py is kept, and each step has the bits that it has in an undisturbed run."""
 
 import json
-import os
 import re
 import subprocess
 
@@ -100,8 +99,6 @@ def test_a_node_that_dies_anywhere_in_a_step_or_a_save_costs_no_bit(cluster, cal
         cluster.nodes[VICTIM].ctl("checkpoint", "verify", job, name)
 
 
-@pytest.mark.skipif("DMUON_RESTORE_DEATHS" not in os.environ, reason="now and then a worker whose job ends twice while it restores "
-                    "is not registered again (daemon/node/README.md, Limitations); DMUON_RESTORE_DEATHS=1 runs it")
 def test_a_node_that_dies_in_a_restore_costs_a_repetition(cluster, calm, begin):
     """Another run of the calm job, which begins with one of its checkpoints."""
     step = 4 * SAVE_EVERY

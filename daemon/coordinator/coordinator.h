@@ -63,6 +63,7 @@ struct Outcome {
   std::vector<Outgoing> outgoing;  // in order
   std::string reason;              // for the log; empty when nothing was decided
   Planning planning = Planning::kNone;
+  bool succeeded = false;  // a job has gone over to the successor of its plan
 };
 
 class Coordinator {

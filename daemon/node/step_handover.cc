@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/log.h"
 #include "daemon/node/restore_meeting.h"
 #include "daemon/node/state_in_use.h"
@@ -88,8 +89,10 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
             std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
             *std::move(share)};
   DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(reports, tell));
+  AtFailpoint(Failpoint::kHandoverMet);
   DMUON_ASSIGN_OR_RETURN(const Gathered gathered, Gather(std::move(met), source.name(), next.plan, heir.pipeline->states_,
                                                          *next.budget, tell, until));
+  AtFailpoint(Failpoint::kHandoverGathered);
   gathered.units->Apply();
   heir.pipeline->reached_ = reached_;
   heir.pipeline->verdict_ = verdict_;
@@ -97,8 +100,10 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
   heir.pipeline->recoveries_ = recoveries_;
   // The workers have these values. They are for the buffers of nodes that will want them for a worker that returns.
   DMUON_RETURN_IF_ERROR(heir.pipeline->PublishAll(until()));
+  AtFailpoint(Failpoint::kHandoverPublished);
   heir_ = std::move(heir);  // whole; if the last reports are lost, another node may have gone over
   DMUON_RETURN_IF_ERROR(tell(absl::OkStatus(), {}).status());
+  AtFailpoint(Failpoint::kHandoverAgreed);
   LogInfo("job ", job_->job_id(), ": gone over from generation ", plan_->generation(), " to ", next.plan.generation(),
           " after step ", reached_ - kLoaded, " in ", absl::ToDoubleSeconds(MonotonicNow() - begin), " s: ", state_bytes_, " -> ",
           heir_.pipeline->state_bytes_, " bytes of state here, ", gathered.fetched_bytes, " from other nodes (",

@@ -31,7 +31,16 @@ bool IsLost(const absl::Status& status) {
 }  // namespace
 
 void StepPipeline::ConfirmHandover() {
-  if (successor_ != nullptr && plan::OnlyNodesDiffer(*plan_, successor_->plan)) heir_.successor = successor_;
+  if (successor_ != nullptr && plan::OnlyNodesDiffer(*plan_, successor_->plan)) {
+    heir_.successor = successor_;
+  } else if (heir_.successor == nullptr && successor_ != nullptr && reached_ == 0) {
+    absl::StatusOr<Heir> heir = EmptyHeir();
+    if (heir.ok()) {
+      heir_ = *std::move(heir);
+    } else {
+      LogError("job ", job_->job_id(), ": cannot follow the other nodes: ", heir.status().message());
+    }
+  }
   is_over_ = heir_.successor != nullptr;
 }
 
@@ -48,6 +57,15 @@ StepPipeline::Heir StepPipeline::TakeHeir() {
   if (!is_over_) return {};
   is_over_ = false;
   return std::exchange(heir_, Heir());
+}
+
+absl::StatusOr<StepPipeline::Heir> StepPipeline::EmptyHeir() const {
+  const Successor& next = *successor_;
+  const std::string what = absl::StrCat("the state of job '", job_->job_id(), "' under generation ", next.plan.generation());
+  DMUON_ASSIGN_OR_RETURN(MemoryBudget::Share share, next.budget->Take(BytesFor(*job_, next.plan, next.routes, self_), what));
+  return Heir{successor_,
+              std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
+              std::move(share)};
 }
 
 absl::Status StepPipeline::HandOver(absl::Time deadline) {
@@ -82,12 +100,9 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
   RestoreMeeting meeting(&source, {plan_->nodes().begin(), plan_->nodes().end()}, self_);
   DMUON_RETURN_IF_ERROR(meeting.Announce(mine));
 
-  const std::string what = absl::StrCat("the state of job '", job_->job_id(), "' under generation ", next.plan.generation());
-  absl::StatusOr<MemoryBudget::Share> share = next.budget->Take(BytesFor(*job_, next.plan, next.routes, self_), what);
-  DMUON_ASSIGN_OR_RETURN(const Reports reports, tell(share.status(), {}));
-  Heir heir{successor_,
-            std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
-            *std::move(share)};
+  absl::StatusOr<Heir> made = EmptyHeir();
+  DMUON_ASSIGN_OR_RETURN(const Reports reports, tell(made.status(), {}));
+  Heir heir = *std::move(made);
   DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(reports, tell));
   AtFailpoint(Failpoint::kHandoverMet);
   DMUON_ASSIGN_OR_RETURN(const Gathered gathered, Gather(std::move(met), source.name(), next.plan, heir.pipeline->states_,

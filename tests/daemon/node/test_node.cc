@@ -53,7 +53,7 @@ absl::Time Deadline() { return MonotonicNow() + absl::Seconds(50); }
 
 }  // namespace
 
-// The local link, with a memory, which may leave out what is new.
+// The local link, with a memory, which may leave out what is new, or what is told.
 class RecordingLink final : public CoordinatorLink {
  public:
   explicit RecordingLink(std::unique_ptr<CoordinatorLink> link) : link_(std::move(link)) {}
@@ -66,7 +66,7 @@ class RecordingLink final : public CoordinatorLink {
             wire::MutexLock lock(mu_);
             events_.push_back(event);
           }
-          sink_(event);
+          if (!deaf_) sink_(event);
         },
         std::move(join));
   }
@@ -97,6 +97,7 @@ class RecordingLink final : public CoordinatorLink {
   std::string address() const override { return link_->address(); }
 
   void Replay(const v1::WatchPlansResponse& event) { sink_(event); }
+  void SetDeaf(bool deaf) { deaf_ = deaf; }
   void SetSilent(bool silent) {
     silent_ = silent;
     Rejoin();
@@ -110,6 +111,7 @@ class RecordingLink final : public CoordinatorLink {
   const std::unique_ptr<CoordinatorLink> link_;
   PlanSink sink_;
   std::atomic<bool> silent_ = false;
+  std::atomic<bool> deaf_ = false;
   mutable wire::Mutex mu_;
   std::vector<v1::WatchPlansResponse> events_ ABSL_GUARDED_BY(mu_);
 };
@@ -179,6 +181,8 @@ bool HasNoJobSoon(Engine& engine) {
 void TestCluster::HoldNews(bool held) {
   for (const auto& node : nodes_) node->link->SetSilent(held);
 }
+
+void TestCluster::Deafen(size_t node, bool deaf) { nodes_[node]->link->SetDeaf(deaf); }
 
 void TestCluster::LetLeasesEnd() {
   stopped_seconds_ += 100;

@@ -76,6 +76,8 @@ class TestCluster {
   void Restart(size_t node);
   // What nodes hold they tell the coordinator only when they connect to each other, or (false) at once again, and now.
   void HoldNews(bool held);
+  // Nothing that the coordinator says reaches the node, as between a Join and the watch that follows it.
+  void Deafen(size_t node, bool deaf);
   // All nodes are out, as after a stop of the coordinator's process that was longer than a lease.
   void LetLeasesEnd();
   // Of all nodes together.

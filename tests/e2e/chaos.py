@@ -100,11 +100,19 @@ class Stage(Trial):
             self._operator = None
 
     def undrain(self) -> None:
-        """All nodes may own units again, and have gone over: one may be drained whose operator heard no answer."""
+        """All nodes may own units again: one may be drained whose operator heard no answer. A job that takes no step any more
+        need not go over for it."""
         self._stop_operator()
         self._drained = None
-        for node in range(NODES):
-            self.until(f"node {node} undrained", lambda node=node: self._cluster.drain(f"node-{node}", undo=True).returncode == 0)
+
+        def is_undone() -> bool:
+            members = [self._cluster.member(f"node-{node}") for node in range(NODES)]
+            for node in members:
+                if node.get("drained"):
+                    self._cluster.drain(node["node"]["node_id"], undo=True, seconds=1)
+            return all(members) and not any(node["drained"] for node in members)
+
+        self.until("the end of all drains", is_undone)
 
     def close(self) -> None:
         self._stop_operator()

@@ -129,7 +129,7 @@ def operator(cluster):
 
 def test_a_node_that_dies_anywhere_in_a_handover_costs_no_bit(cluster, calm, begin, operator):
     """One handover, of its own units, that breaks off wherever it can until all nodes have everything, and one to it."""
-    trial = begin("drained", STEPS, pause_seconds=0.02)
+    trial = begin("drained", STEPS, pause_seconds=0.1)  # one without steps may have to wait for one to go over
     trial.until("the second step", lambda: trial.last_step() >= 2)
     for drained, deaths in ((VICTIM, HANDOVER_DEATHS), (0, (AFTERWARDS,))):
         cluster.nodes[VICTIM].kill()
@@ -150,7 +150,7 @@ def test_a_node_that_dies_anywhere_in_a_handover_costs_no_bit(cluster, calm, beg
 
 def test_a_coordinator_that_dies_while_nodes_are_drained_costs_no_bit(cluster, calm, begin, operator):
     """The operator asks again when there is a coordinator again: twice for a drained node, twice for an undrained one."""
-    trial, node_id = begin("operated", STEPS, pause_seconds=0.02), f"node-{VICTIM}"
+    trial, node_id = begin("operated", STEPS, pause_seconds=0.1), f"node-{VICTIM}"
     trial.until("the second step", lambda: trial.last_step() >= 2)
     cluster.kill_coordinator()
     cluster.start_coordinator(OPERATION_DEATHS[0][0])

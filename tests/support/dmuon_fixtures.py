@@ -250,9 +250,10 @@ class Cluster:
         """How many nodes are members."""
         return len(self.status().get("cluster", {}).get("nodes", []))
 
-    def drain(self, node_id: str, undo: bool = False) -> subprocess.CompletedProcess:
-        """`dmuonctl drain`, or undrain: until all jobs have gone over, or cannot."""
-        return subprocess.run(self._drain_command(node_id, undo), check=False, capture_output=True, text=True, timeout=60)
+    def drain(self, node_id: str, undo: bool = False, seconds: int = 50) -> subprocess.CompletedProcess:
+        """`dmuonctl drain`, or undrain: until all jobs have gone over, or cannot, or `seconds` have gone by."""
+        command = [*self._drain_command(node_id, undo), "--timeout", str(seconds)]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
     def start_drain(self, node_id: str, undo: bool = False) -> subprocess.Popen:
         """As drain; nobody waits for it."""

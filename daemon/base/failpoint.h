@@ -41,12 +41,18 @@ enum class Failpoint : uint8_t {
   kRecoveryPublished,
   kRestoreRead,
   kRestoreApplied,
+  kHandoverMet,
+  kHandoverGathered,
+  kHandoverPublished,
+  kHandoverAgreed,
+  kHandoverDone,
   kSaveCopied,
   kSaveWriting,
   kSaveWritten,
   kSaveCommitted,
   kGenerationStored,
   kPlanMade,
+  kSucceeded,
   kCount,
 };
 
@@ -68,12 +74,18 @@ inline constexpr std::array<FailpointInfo, static_cast<size_t>(Failpoint::kCount
     {Failpoint::kRecoveryPublished, "recovery.published", "it is published, and not known to be on all nodes"},
     {Failpoint::kRestoreRead, "restore.read", "all that is restored has been read, and nothing has changed"},
     {Failpoint::kRestoreApplied, "restore.applied", "the state is the restored one, and not known to be on all nodes"},
+    {Failpoint::kHandoverMet, "handover.met", "all nodes can hand their state over, and nothing is sent"},
+    {Failpoint::kHandoverGathered, "handover.gathered", "this node's new units are here, and not in use"},
+    {Failpoint::kHandoverPublished, "handover.published", "they are copied to the buddy, and no other node knows"},
+    {Failpoint::kHandoverAgreed, "handover.agreed", "all nodes have everything, and this one has not gone over"},
+    {Failpoint::kHandoverDone, "handover.done", "this node has gone over, and the coordinator has not been told"},
     {Failpoint::kSaveCopied, "save.copied", "the state is copied for a checkpoint, and nothing is written"},
     {Failpoint::kSaveWriting, "save.writing", "some of a part is written"},
     {Failpoint::kSaveWritten, "save.written", "a part is there, and no manifest that names it"},
     {Failpoint::kSaveCommitted, "save.committed", "the manifest is there, and nobody has been told"},
     {Failpoint::kGenerationStored, "coordinator.generation_stored", "a generation is on disk, and nothing is planned"},
     {Failpoint::kPlanMade, "coordinator.plan_made", "a plan is made, and no node has been sent it"},
+    {Failpoint::kSucceeded, "coordinator.succeeded", "a job has gone over to the next plan, and nobody has been told"},
 }};
 
 // As kFailpoints has it.

@@ -63,6 +63,7 @@ struct Outcome {
   std::vector<Outgoing> outgoing;  // in order
   std::string reason;              // for the log; empty when nothing was decided
   Planning planning = Planning::kNone;
+  bool succeeded = false;  // a job has gone over to the successor of its plan
 };
 
 class Coordinator {
@@ -191,13 +192,16 @@ class Coordinator {
   absl::Status CheckMeeting(const v1::Meeting& meeting) const;
   // Forgets what the process before this one took with it and no other node has.
   void DropLost(const v1::JoinRequest& request, Outcome& outcome);
+  // As a node has it that holds it.
+  Job JobOf(const v1::HeldJob& held) const;
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
   static void LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job);
   static void CompleteRoutes(Job& job);
   static void AnswerEarly(Job& job, Outcome& outcome);
-  // Of a job that was not known: a member that joined without it has lost its part of the state. Its process must not be
-  // taken for the one that the plan was made for, or it would begin anew beside what the others have.
-  void DropWithout(Jobs::iterator job, const std::string& reporter, Outcome& outcome);
+  // Of a job that was not known, or not planned: a member that joined without it has lost its part of the state. Its process must
+  // not be taken for the one that the plan was made for, or it would begin anew beside what the others have. Marks those of whose
+  // state there are copies.
+  absl::Status FindLost(const std::string& job_id, Job& job, const std::string& reporter) const;
   // Forgets the node's registrations in jobs that have no plan yet.
   void ForgetWaiting(const std::string& node_id);
   void ForgetWaiting(const std::string& node_id, Jobs::iterator job);

@@ -229,6 +229,7 @@ void Coordinator::Promote(const std::string& job_id, uint64_t generation, Outcom
   job.routes = std::move(job.successor->routes);
   job.successor.reset();
   TakeFollowers(former, job, outcome);
+  outcome.succeeded = true;
 }
 
 }  // namespace dmuon::coordinator

@@ -78,6 +78,20 @@ void Coordinator::TellEnd(const std::string& node_id, const v1::Plan& plan, Outc
   outcome.outgoing.push_back({node_id, std::move(event)});
 }
 
+Coordinator::Job Coordinator::JobOf(const v1::HeldJob& held) const {
+  Job job;
+  job.spec = held.job();
+  job.spec_bytes = held.job().SerializeAsString();
+  job.plan = held.plan();
+  for (const std::string& node : held.plan().nodes()) {
+    // Empty for a node that has not come back yet: whatever process it comes back as, it must
+    // hold the job.
+    const auto member = members_.find(node);
+    job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
+  }
+  return job;
+}
+
 void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
   for (const v1::HeldJob& held : request.held()) {
     highest_generation_ = std::max(highest_generation_, held.plan().generation());
@@ -95,58 +109,57 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       AnswerEarly(known->second, outcome);
       continue;
     }
-    Job job;
-    job.spec = held.job();
-    job.spec_bytes = held.job().SerializeAsString();
-    job.plan = held.plan();
-    for (const std::string& node : held.plan().nodes()) {
-      // Empty for a node that has not come back yet: whatever process it comes back as, it must
-      // hold the job.
-      const auto member = members_.find(node);
-      job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
+    Job job = JobOf(held);
+    if (known != jobs_.end()) job.holders = known->second.holders;
+    job.holders[request.node().node_id()] = held.plan().generation();
+    // It is over, and its workers have begun to register anew: they are not disturbed.
+    const bool waiting = known != jobs_.end() && !known->second.plan.has_value();
+    const absl::Status lost = FindLost(id, job, request.node().node_id());
+    if (waiting && !lost.ok()) {
+      AddReason(absl::StrCat("job ", id, " of generation ", held.plan().generation(), " is over: ", lost.message()), outcome);
+      outcome.outgoing.push_back({request.node().node_id(), job.RefusalEvent(request.node().node_id(), lost)});
+      continue;
     }
     // Who came before the job was known again has registered for what it is a part of.
-    if (known != jobs_.end() && !known->second.plan.has_value() && known->second.spec_bytes == job.spec_bytes) {
+    if (waiting && known->second.spec_bytes == job.spec_bytes) {
       for (auto& [rank, registration] : known->second.ranks) {
         if (!job.incarnations.contains(registration.node_id)) continue;
         job.early.insert(registration.node_id);
         job.ranks[rank] = std::move(registration);
       }
     }
-    if (known != jobs_.end()) job.holders = known->second.holders;
-    job.holders[request.node().node_id()] = held.plan().generation();
     for (const uint32_t node : held.plan().drained()) {  // of what an operator has told the coordinator before this one
       if (static_cast<int>(node) < held.plan().nodes_size()) drained_.insert(held.plan().nodes(static_cast<int>(node)));
     }
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
-    AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),
-                           ": generation ", held.plan().generation(), ", step ", held.last_step()),
-              outcome);
-    DropWithout(adopted, request.node().node_id(), outcome);
+    AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(), ": generation ",
+                           held.plan().generation(), ", step ", held.last_step()), outcome);
+    if (!lost.ok()) {
+      AddReason(absl::StrCat("job ", id, " is forgotten: ", lost.message()), outcome);
+      Refuse(adopted, lost, "", outcome);
+    }
     if (const auto kept = jobs_.find(id); kept != jobs_.end()) AnswerEarly(kept->second, outcome);
   }
 }
 
-void Coordinator::DropWithout(Jobs::iterator job, const std::string& reporter, Outcome& outcome) {
-  for (const std::string& node : job->second.plan->nodes()) {
+absl::Status Coordinator::FindLost(const std::string& job_id, Job& job, const std::string& reporter) const {
+  for (const std::string& node : job.plan->nodes()) {
     if (node == reporter || !members_.contains(node)) continue;
     // Has not heard yet that the others have gone over from the plan that it holds; it is ready to.
-    const auto held = job->second.holders.find(node);
-    const uint64_t former = job->second.plan->former_generation();
-    if (former != 0 && held != job->second.holders.end() && held->second == former) continue;
-    if (job->second.plan->buddies().empty() && job->second.OwnsNothing(node)) continue;
-    if (job->second.HasCopiesWithout(node)) {
-      job->second.lost.insert(node);
+    const auto held = job.holders.find(node);
+    const uint64_t former = job.plan->former_generation();
+    if (former != 0 && held != job.holders.end() && held->second == former) continue;
+    if (job.plan->buddies().empty() && job.OwnsNothing(node)) continue;
+    if (job.HasCopiesWithout(node)) {
+      job.lost.insert(node);
       continue;
     }
-    AddReason(absl::StrCat("job ", job->first, " is forgotten: node ", node, " is here without its state"), outcome);
-    const absl::Status lost =
-        wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
-                    absl::StrCat("node '", node, "' has joined without the state of job '", job->first,
-                                 "'; register again for a new plan"));
-    return Refuse(job, lost, "", outcome);
+    return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                       absl::StrCat("node '", node, "' has joined without the state of job '", job_id,
+                                    "'; register again for a new plan"));
   }
+  return absl::OkStatus();
 }
 
 // A coordinator that has started again learns who has what from the nodes, each of its own workers, or from workers

@@ -43,6 +43,7 @@ absl::Status Host::Run(const std::function<Outcome(Coordinator&, absl::Time)>& i
 }
 
 absl::Status Host::Settle(Outcome outcome, Touched& touched) {
+  if (outcome.succeeded) AtFailpoint(Failpoint::kSucceeded);
   for (Outgoing& out : outcome.outgoing) {
     const auto watcher = watchers_.find(out.node_id);
     // A node without a watch hears of plans and calls when it begins one, and of a refusal or an end

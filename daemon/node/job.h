@@ -248,6 +248,7 @@ class Job {
   uint64_t recoveries_ = 0;  // that metrics know of
   std::deque<double> recent_seconds_;  // of the last 100 steps
   bool ended_ = false;
+  bool forgotten_ = false;  // the engine has been told
   absl::Time kept_until_ = absl::InfiniteFuture();  // an ended job, for the other nodes
   bool follows_ = false;  // this node has none of the workers
   std::optional<Reports> wanted_;  // by the others, then

@@ -194,8 +194,8 @@ Actions JobCore::Begin(absl::Time now, SessionId session, Ticket ticket, absl::T
   absl::Status status = CheckCaller(r, generation);
   if (status.ok() && must_resume && !initialized_ && !can_come_back_) {
     status = Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
-                   absl::StrCat("job '", options_.job_id, "' has no state here: the daemon has "
-                                "restarted, and masters and momentum are lost"));
+                   absl::StrCat("job '", options_.job_id, "' has no state here: masters and momentum were lost with a daemon "
+                                "that is gone, or has started again; begin anew, or load a checkpoint"));
   }
   if (status.ok() && (r->stage == Stage::kOpen || r->stage == Stage::kRegistering)) {
     status = Error(absl::StatusCode::kFailedPrecondition, v1::ERROR_REASON_NOT_READY,

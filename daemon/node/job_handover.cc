@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/log.h"
 #include "daemon/node/job.h"
 #include "daemon/plan/plan.h"
@@ -65,6 +66,7 @@ bool Job::GoOver() {
   plan_ = std::shared_ptr<const v1::Plan>(std::move(heir.successor), &plan);
   next_ = nullptr;
   PublishPlan("handover");
+  AtFailpoint(Failpoint::kHandoverDone);
   environment_.link->Rejoin();
   TakeEarly();
   return true;

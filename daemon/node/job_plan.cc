@@ -4,6 +4,7 @@
 // What a job and the coordinator say to each other: registrations, plans, calls to meet, the end.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
@@ -320,8 +321,10 @@ void Job::Release(uint64_t generation, bool in_order) {
   }
 }
 
+// Once: by the time of a second one its id may be another job's.
 void Job::Forget() {
   kept_until_ = absl::InfiniteFuture();
+  if (std::exchange(forgotten_, true)) return;
   environment_.on_end(job_id_);
 }
 

@@ -62,6 +62,8 @@ class Peers {
 
   // What is connected stays; all nodes at once. New connections are of the successor of the plan, over the same nodes.
   void GoOver(uint64_t generation) { generation_ = generation; }
+  // The coordinator does not know the job: it hears again of what this node holds, and knows it then or says that it is over.
+  void ReportAgain() { link_->Rejoin(); }
 
   // Closes the connections; new ones are of this plan, in which other nodes have taken some places.
   void TakeNodes(const v1::Plan& plan);

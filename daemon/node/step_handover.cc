@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/failpoint.h"
 #include "daemon/base/log.h"
 #include "daemon/node/restore_meeting.h"
 #include "daemon/node/state_in_use.h"
@@ -30,7 +31,16 @@ bool IsLost(const absl::Status& status) {
 }  // namespace
 
 void StepPipeline::ConfirmHandover() {
-  if (successor_ != nullptr && plan::OnlyNodesDiffer(*plan_, successor_->plan)) heir_.successor = successor_;
+  if (successor_ != nullptr && plan::OnlyNodesDiffer(*plan_, successor_->plan)) {
+    heir_.successor = successor_;
+  } else if (heir_.successor == nullptr && successor_ != nullptr && reached_ == 0) {
+    absl::StatusOr<Heir> heir = EmptyHeir();
+    if (heir.ok()) {
+      heir_ = *std::move(heir);
+    } else {
+      LogError("job ", job_->job_id(), ": cannot follow the other nodes: ", heir.status().message());
+    }
+  }
   is_over_ = heir_.successor != nullptr;
 }
 
@@ -47,6 +57,15 @@ StepPipeline::Heir StepPipeline::TakeHeir() {
   if (!is_over_) return {};
   is_over_ = false;
   return std::exchange(heir_, Heir());
+}
+
+absl::StatusOr<StepPipeline::Heir> StepPipeline::EmptyHeir() const {
+  const Successor& next = *successor_;
+  const std::string what = absl::StrCat("the state of job '", job_->job_id(), "' under generation ", next.plan.generation());
+  DMUON_ASSIGN_OR_RETURN(MemoryBudget::Share share, next.budget->Take(BytesFor(*job_, next.plan, next.routes, self_), what));
+  return Heir{successor_,
+              std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
+              std::move(share)};
 }
 
 absl::Status StepPipeline::HandOver(absl::Time deadline) {
@@ -81,15 +100,14 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
   RestoreMeeting meeting(&source, {plan_->nodes().begin(), plan_->nodes().end()}, self_);
   DMUON_RETURN_IF_ERROR(meeting.Announce(mine));
 
-  const std::string what = absl::StrCat("the state of job '", job_->job_id(), "' under generation ", next.plan.generation());
-  absl::StatusOr<MemoryBudget::Share> share = next.budget->Take(BytesFor(*job_, next.plan, next.routes, self_), what);
-  DMUON_ASSIGN_OR_RETURN(const Reports reports, tell(share.status(), {}));
-  Heir heir{successor_,
-            std::make_unique<StepPipeline>(*job_, next.plan, next.routes, self_, workers_, backend_, slots_, peers_, overlap_),
-            *std::move(share)};
+  absl::StatusOr<Heir> made = EmptyHeir();
+  DMUON_ASSIGN_OR_RETURN(const Reports reports, tell(made.status(), {}));
+  Heir heir = *std::move(made);
   DMUON_ASSIGN_OR_RETURN(RestoreMeeting::Sources met, meeting.Agree(reports, tell));
+  AtFailpoint(Failpoint::kHandoverMet);
   DMUON_ASSIGN_OR_RETURN(const Gathered gathered, Gather(std::move(met), source.name(), next.plan, heir.pipeline->states_,
                                                          *next.budget, tell, until));
+  AtFailpoint(Failpoint::kHandoverGathered);
   gathered.units->Apply();
   heir.pipeline->reached_ = reached_;
   heir.pipeline->verdict_ = verdict_;
@@ -97,8 +115,10 @@ absl::Status StepPipeline::MakeHeir(const Until& until) {
   heir.pipeline->recoveries_ = recoveries_;
   // The workers have these values. They are for the buffers of nodes that will want them for a worker that returns.
   DMUON_RETURN_IF_ERROR(heir.pipeline->PublishAll(until()));
+  AtFailpoint(Failpoint::kHandoverPublished);
   heir_ = std::move(heir);  // whole; if the last reports are lost, another node may have gone over
   DMUON_RETURN_IF_ERROR(tell(absl::OkStatus(), {}).status());
+  AtFailpoint(Failpoint::kHandoverAgreed);
   LogInfo("job ", job_->job_id(), ": gone over from generation ", plan_->generation(), " to ", next.plan.generation(),
           " after step ", reached_ - kLoaded, " in ", absl::ToDoubleSeconds(MonotonicNow() - begin), " s: ", state_bytes_, " -> ",
           heir_.pipeline->state_bytes_, " bytes of state here, ", gathered.fetched_bytes, " from other nodes (",

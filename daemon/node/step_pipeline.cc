@@ -216,6 +216,10 @@ absl::StatusOr<Reports> StepPipeline::Assemble(const v1::PeerReport& mine, absl:
   while (peers_ != nullptr) {
     const bool used_before = peers_->connected();
     if (absl::Status status = peers_->Connect(connected); !status.ok()) {
+      if (wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB) {
+        peers_->ReportAgain();
+        return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST, status.message());
+      }
       if (wire::ReasonOf(status) != v1::ERROR_REASON_STALE_GENERATION) return status;
       ConfirmHandover();
       return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST,

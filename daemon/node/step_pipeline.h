@@ -145,7 +145,8 @@ class StepPipeline {
     MemoryBudget::Share share;
   };
   [[nodiscard]] Heir TakeHeir();
-  // Who asks knows that other nodes have gone over.
+  // Who asks knows that other nodes have gone over. So does this one: with what it has made for that, or, as a process that came
+  // back too late to take part, with nothing, to get its state there.
   void ConfirmHandover();
   // The plan differs in nodes only (plan::OnlyNodesDiffer). It and the connections to them outlive the pipeline.
   void TakeNodes(const v1::Plan& plan, Peers* peers);
@@ -211,6 +212,8 @@ class StepPipeline {
                                   const RestoredUnits::States& states, MemoryBudget& budget,
                                   const RestoreMeeting::Tell& tell, const Until& until);
   absl::Status HandOver(absl::Time deadline);
+  // With units that hold nothing yet, and the memory for them.
+  absl::StatusOr<Heir> EmptyHeir() const;
   absl::Status MakeHeir(const Until& until);
   absl::Status Readmit(const Reports& reports, absl::Time deadline);
   absl::Status Settle(absl::Time deadline);

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The dmuon authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes under random faults of workers, nodes and links: which come when, and a run of a job that suffers them."""
+"""Nodes under random faults of workers, nodes and links, while nodes are drained: which come when, and a run of a job that
+suffers them."""
 
 import contextlib
 import dataclasses
@@ -8,6 +9,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,6 +25,7 @@ STEP_TIMEOUT = 1.0  # a stop may be longer; a node's lease is 20 s
 LOCAL_FAULTS = ("kill worker", "freeze worker", "freeze node", "kill coordinator")
 LOSSES = ("kill node",)  # and all that it holds
 LINK_FAULTS = ("cut link", "unplug node")
+OPERATIONS = ("drain node",)  # or, where one is drained, let that one own units again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Stage(Trial):
     def __init__(self, cluster: Cluster, network: Network | None, job: str, folder: pathlib.Path, replication: int,
                  steps: int, places: Sequence[int] = PLACES, **options: Any) -> None:
         self._network, self._end = network, folder / f"{job}.end"
+        self._drained: int | None = None
+        self._operator: subprocess.Popen | None = None
         super().__init__(cluster, job, folder, places, steps, replication=replication, end=str(self._end), **options)
 
     def suffer(self, moment: Moment) -> None:
@@ -74,12 +79,44 @@ class Stage(Trial):
             for fault in moment.faults:
                 self._history.add("fault", **dataclasses.asdict(fault))
                 stack.enter_context(self._fault(fault))
-            if not all(fault.kind.startswith("kill") for fault in moment.faults):  # the dead would be back long before
+            if not all(fault.kind.startswith(("kill", "drain")) for fault in moment.faults):  # they would be over long before
                 time.sleep(moment.seconds)
         self._history.add("faults over")
         if any(fault.kind in LOSSES for fault in moment.faults):
             # A node whose buddy is lost before it has its state back is lost for good: that is another test's.
             self.await_step(self.last_step() + 2)
+
+    def _operate(self, node: int) -> None:
+        """As an operator does who does not wait for the end of it."""
+        self._stop_operator()
+        undo = self._drained is not None
+        self._operator = self._cluster.start_drain(f"node-{self._drained if undo else node}", undo)
+        self._drained = None if undo else node
+
+    def _stop_operator(self) -> None:
+        if self._operator is not None:
+            self._operator.kill()
+            self._operator.wait()
+            self._operator = None
+
+    def undrain(self) -> None:
+        """All nodes may own units again: one may be drained whose operator heard no answer. A job that takes no step any more
+        need not go over for it."""
+        self._stop_operator()
+        self._drained = None
+
+        def is_undone() -> bool:
+            members = [self._cluster.member(f"node-{node}") for node in range(NODES)]
+            for node in members:
+                if node.get("drained"):
+                    self._cluster.drain(node["node"]["node_id"], undo=True, seconds=1)
+            return all(members) and not any(node["drained"] for node in members)
+
+        self.until("the end of all drains", is_undone)
+
+    def close(self) -> None:
+        self._stop_operator()
+        super().close()
 
     def await_step(self, step: int) -> None:
         self.until(f"step {step}", lambda: self.last_step() >= min(step, self._steps))
@@ -96,6 +133,7 @@ class Stage(Trial):
         """As of Trial; a node that was killed last has its workers again, and all have ended."""
         self.until("the last step", self._all_done)
         self.until("all workers attached", self._all_attached)
+        self.undrain()
         facts = super().finish()
         self.join()
         return facts
@@ -117,6 +155,9 @@ class Stage(Trial):
         elif fault.kind == "kill node":
             self._cluster.nodes[fault.victim].kill()
             self._cluster.nodes[fault.victim].start()
+            yield
+        elif fault.kind == "drain node":
+            self._operate(fault.victim)
             yield
         elif fault.kind == "freeze worker":
             worker = self.run.workers[fault.victim]  # by its handle: it may be killed meanwhile

@@ -134,11 +134,12 @@ class Worker:
         return self._steps
 
     def _ask_again(self) -> None:
-        """For the last step: so a daemon that is started again after it finds its workers."""
+        """For the last step: so a daemon that is started again after it finds its workers. It may be in flight from the last time,
+        and nobody but who waits for it sees that the daemon is gone."""
         hypers = (_abi.dmuon_hyper * len(HYPERS))(*HYPERS)
-        if self._library.dmuon_step(self._client, self._steps, hypers, len(hypers)) == _abi.DMUON_OK:
-            result = made(_abi.dmuon_step_result)
-            self._library.dmuon_wait(self._client, self._steps, POLL_MS, ctypes.byref(result))
+        self._library.dmuon_step(self._client, self._steps, hypers, len(hypers))
+        result = made(_abi.dmuon_step_result)
+        self._library.dmuon_wait(self._client, self._steps, POLL_MS, ctypes.byref(result))
 
     def _describe(self) -> None:
         for name, algorithm in (("matrices", _abi.DMUON_MUON), ("others", _abi.DMUON_ADAMW)):

@@ -2,15 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """dmuonctl drain and undrain while a job trains: no bit changes, and a drained daemon may be started again."""
 
-import json
 import pathlib
-import subprocess
 import threading
 
 import dmuon_client as dmuon
 import torch
 import trainers
-from dmuon_fixtures import PATIENCE_SECONDS, Cluster, await_file, program
+from dmuon_fixtures import PATIENCE_SECONDS, await_file
 from trainers import HYPERS, bits, step_with_random_gradients
 
 WORKERS, STEPS = 4, 12
@@ -28,16 +26,6 @@ def train(rank: int, world_size: int, addresses: list[str], job: str, folder: st
         return {"params": {name: p.detach().clone().numpy() for name, p in model.named_parameters()}}
 
 
-def ctl(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([str(program("dmuonctl")), "--address", cluster.coordinator, *arguments], check=False,
-                          capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-
-
-def node_of(cluster: Cluster, node_id: str) -> dict[str, object]:
-    status = json.loads(ctl(cluster, "--json", "status").stdout)
-    return next(node for node in status["cluster"]["nodes"] if node["node"]["node_id"] == node_id)
-
-
 def test_a_node_is_drained_restarted_and_owns_again_while_a_job_trains(pools, two_nodes, job, tmp_path):
     pool, addresses = pools(WORKERS), two_nodes.addresses(WORKERS)
     calm = pool.run(train, addresses, f"{job}.calm", None)
@@ -51,14 +39,14 @@ def test_a_node_is_drained_restarted_and_owns_again_while_a_job_trains(pools, tw
                 call()
             (tmp_path / f"{step}.done").touch()
 
-        def drain(verb: str) -> None:
-            answer = ctl(two_nodes, verb, "node-1")
+        def drain(undo: bool) -> None:
+            answer = two_nodes.drain("node-1", undo)
             said.append(answer.stdout + answer.stderr)
             assert answer.returncode == 0, answer.stderr
 
-        after(3, lambda: drain("drain"), lambda: said.append(node_of(two_nodes, "node-1")))
+        after(3, lambda: drain(False), lambda: said.append(two_nodes.member("node-1")))
         after(6, two_nodes.nodes[1].kill, two_nodes.nodes[1].start)
-        after(9, lambda: drain("undrain"), lambda: said.append(node_of(two_nodes, "node-1")))
+        after(9, lambda: drain(True), lambda: said.append(two_nodes.member("node-1")))
 
     operator = threading.Thread(target=operate)
     operator.start()
@@ -74,6 +62,6 @@ def test_a_node_is_drained_restarted_and_owns_again_while_a_job_trains(pools, tw
 
 
 def test_an_unknown_node_is_an_error(two_nodes):
-    answer = ctl(two_nodes, "drain", "nobody")
+    answer = two_nodes.drain("nobody")
     assert answer.returncode == 1
     assert "no node 'nobody'" in answer.stderr

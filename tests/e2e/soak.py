@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The dmuon authors
 # SPDX-License-Identifier: Apache-2.0
 """A soak: a coordinator, three nodes and six workers with copies of their state, for half an hour under the faults of the chaos
-test, while checkpoints are made, read and deleted and other jobs begin and end. What lives long must not grow, and no promise
+test, while nodes are drained, checkpoints are made, read and deleted and other jobs begin and end. What lives long must not grow, and no promise
 may be broken.
 
     .venv/bin/python tests/e2e/soak.py [--minutes 30] [--seed N]
@@ -51,7 +51,7 @@ class Soak:
     def __init__(self, cluster: Cluster, network: Network | None, folder: pathlib.Path, seed: int, seconds: float) -> None:
         self._cluster, self._network, self._folder = cluster, network, folder
         self._draw = random.Random(seed)
-        kinds = chaos.LOCAL_FAULTS + 2 * chaos.LOSSES + (chaos.LINK_FAULTS if network else ())
+        kinds = chaos.LOCAL_FAULTS + 2 * chaos.LOSSES + 2 * chaos.OPERATIONS + (chaos.LINK_FAULTS if network else ())
         self._moments = chaos.draw_moments(self._draw, kinds)
         self._start = time.monotonic()
         self._warm_up_end, self._end = self._start + WARM_UP * seconds, self._start + seconds
@@ -95,7 +95,8 @@ class Soak:
         return dataclasses.replace(moment, step=step, faults=tuple(faults))
 
     def _rest(self) -> None:
-        """Until nothing but the long job is there, at work; then a sample."""
+        """Until nothing but the long job is there, at work, and no node is drained; then a sample."""
+        self._long.undrain()
         chaos.await_no_jobs(self._cluster, but=[LONG])
         self._long.await_step(self._long.last_step() + 3)
         pids = {f"node-{i}": node.pid for i, node in enumerate(self._cluster.nodes)}
@@ -169,7 +170,8 @@ class Soak:
             print(f"{kind}: {len(seconds)} times, next step after {statistics.median(seconds):.2f} s, at most "
                   f"{max(seconds):.2f} s")
         left = self._cluster.status()["cluster"].get("jobs", [])
-        return (history.findings(disturbed, steps, nodes_die=True) + history.differences(disturbed, calm)[:10]
+        return (history.findings(disturbed, steps, nodes_die=True)
+                + history.differences(disturbed, calm, owners_change=True)[:10]
                 + [f"step {fact['step']} was skipped" for fact in disturbed if fact.get("skipped")]
                 + [f"the coordinator still knows job {job['job_id']}" for job in left])
 

@@ -4,6 +4,7 @@
 
 import json
 import pathlib
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from worker_run import WorkerRun
 
 WORKER = pathlib.Path(__file__).with_name("chaos_worker.py")
 PLACES = (0, 0, 1, 1, 2, 2)  # of the workers
+ENDS = (None, 0, -signal.SIGKILL)  # of a worker: none, as it should, by the test
 
 
 class Trial:
@@ -35,14 +37,16 @@ class Trial:
         return [sys.executable, str(WORKER), json.dumps(self._options[rank])]
 
     def move(self, rank: int, address: str) -> None:
-        """The worker is killed, and started again beside another daemon."""
+        """The worker is killed, if it lives, and started again beside another daemon."""
         self._options[rank]["address"] = address
-        self.run.kill_and_restart(rank, self._command(rank))
+        if self.run.workers[rank].poll() is None:
+            self.run.kill(rank)
+        self.run.start(rank, self._command(rank))
 
     def until(self, what: str, reached: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not reached():
-            ended = [worker.communicate()[1] for worker in self.run.workers if worker.poll()]
+            ended = [worker.communicate()[1] for worker in self.run.workers if worker.poll() not in ENDS]
             assert not ended, f"{ended} before {what}\n{self._cluster.log()}"
             assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_SECONDS} s\n{self._cluster.log()}"
             time.sleep(0.005)

@@ -15,10 +15,8 @@ class WorkerRun:
     def _launch(self, rank: int) -> subprocess.Popen:
         return subprocess.Popen(self._commands[rank], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
-    def kill_and_restart(self, rank: int, command: list[str] | None = None) -> bool:
-        """With another command from now on, if there is one. False when the worker had ended by itself."""
-        if command is not None:
-            self._commands[rank] = command
+    def kill_and_restart(self, rank: int) -> bool:
+        """False when the worker had ended by itself."""
         if self.workers[rank].poll() is not None:
             return False
         self.kill(rank)
@@ -29,8 +27,10 @@ class WorkerRun:
         self.workers[rank].kill()
         self.workers[rank].communicate()
 
-    def start(self, rank: int) -> None:
-        """In its next life."""
+    def start(self, rank: int, command: list[str] | None = None) -> None:
+        """In its next life; with another command from now on, if there is one."""
+        if command is not None:
+            self._commands[rank] = command
         self.workers[rank] = self._launch(rank)
 
     @property

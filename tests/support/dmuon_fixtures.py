@@ -250,6 +250,24 @@ class Cluster:
         """How many nodes are members."""
         return len(self.status().get("cluster", {}).get("nodes", []))
 
+    def drain(self, node_id: str, undo: bool = False, seconds: int = 50) -> subprocess.CompletedProcess:
+        """`dmuonctl drain`, or undrain: until all jobs have gone over, or cannot, or `seconds` have gone by."""
+        command = [*self._drain_command(node_id, undo), "--timeout", str(seconds)]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+    def start_drain(self, node_id: str, undo: bool = False) -> subprocess.Popen:
+        """As drain; nobody waits for it."""
+        return subprocess.Popen(self._drain_command(node_id, undo), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
+
+    def _drain_command(self, node_id: str, undo: bool) -> list[str]:
+        return [str(program("dmuonctl")), "--address", self.coordinator, "undrain" if undo else "drain", node_id]
+
+    def member(self, node_id: str) -> dict:
+        """What the coordinator says of a node; empty when that is nothing."""
+        nodes = self.status().get("cluster", {}).get("nodes", [])
+        return next((node for node in nodes if node["node"]["node_id"] == node_id), {})
+
     def addresses(self, workers: int) -> list[str]:
         """Of each rank's node: the first ranks on the first node, and so on, as torchrun places them."""
         return [self.nodes[rank * len(self.nodes) // workers].address for rank in range(workers)]

@@ -163,16 +163,29 @@ def every_matrix_is_worked_on_once_a_step(facts: list[Fact], steps: int) -> Iter
                 break
 
 
+def all_matrices_are_worked_on_once_a_step(facts: list[Fact], steps: int) -> Iterator[str]:
+    """The same of all nodes together, whoever owns what in a step; the first step that is wrong."""
+    first = {node: own[0]["matrices"] for node, own in _by("node", _of_kind("registered", facts)).items()}
+    for step, same in sorted(_by("step", _of_kind("done", facts)).items()):
+        calls = {f["node"]: f["calls"] for f in same}
+        if calls.keys() == first.keys() and sum(calls.values()) != step * sum(first.values()):
+            yield f"of {sum(first.values())} matrices after step {step} the nodes count {calls} Newton-Schulz calls"
+            break
+
+
 CHECKS: tuple[Check, ...] = (
     no_step_is_applied_twice, steps_leave_no_gap, all_ranks_agree_on_a_step, replicas_hold_the_same_bits,
     acknowledged_steps_survive, generations_never_fall, failed_steps_are_asked_for_again,
     every_matrix_is_worked_on_once_a_step)
 
 
-def findings(facts: list[Fact], steps: int, nodes_die: bool = False) -> list[str]:
+def findings(facts: list[Fact], steps: int, nodes_die: bool = False, owners_change: bool = False) -> list[str]:
     """What is wrong with a run of `steps` steps, by the name of the check; empty when nothing is. `nodes_die`: a node
-    that starts again counts its work from 0, and one that goes back does some of it twice."""
-    checks = [check for check in CHECKS if not (nodes_die and check is every_matrix_is_worked_on_once_a_step)]
+    that starts again counts its work from 0, and one that goes back does some of it twice. `owners_change`: nodes hand matrices
+    over to each other."""
+    checks = [check for check in CHECKS if not ((nodes_die or owners_change) and check is every_matrix_is_worked_on_once_a_step)]
+    if owners_change and not nodes_die:
+        checks.append(all_matrices_are_worked_on_once_a_step)
     return [f"{check.__name__}: {what}" for check in checks for what in check(facts, steps)]
 
 
@@ -190,10 +203,11 @@ def pauses(facts: list[Fact]) -> dict[str, list[float]]:
     return found
 
 
-def differences(facts: list[Fact], calm: list[Fact]) -> list[str]:
-    """Where a run went another way than an undisturbed one of the same inputs."""
+def differences(facts: list[Fact], calm: list[Fact], owners_change: bool = False) -> list[str]:
+    """Where a run went another way than an undisturbed one of the same inputs. `owners_change`: the norm is summed owner by
+    owner, so its last bit depends on who they are."""
     def course(of: list[Fact]) -> dict[tuple[int, int], Any]:
-        return {(f["step"], f["shard"]): (f["digest"], f["grad_norm"]) for f in _of_kind("done", of)}
+        return {(f["step"], f["shard"]): (f["digest"], None if owners_change else f["grad_norm"]) for f in _of_kind("done", of)}
 
     expected = course(calm)
     return [f"step {step}, shard {shard}: {got} instead of {expected.get((step, shard))}"

@@ -68,8 +68,13 @@ class ClusterRun : public ::testing::Test {
       (*run_)[rank].StartRegister((*run_)[rank].shards());
     }
     for (const uint32_t rank : RanksOf(node)) DMUON_RETURN_IF_ERROR((*run_)[rank].FinishRegister());
+    return BeginSoon(node, must_resume);
+  }
+
+  // Again and again, as clients do while nodes have not found together.
+  absl::StatusOr<uint64_t> BeginSoon(size_t node, bool must_resume) {
     absl::StatusOr<uint64_t> last_step = absl::UnknownError("not asked");
-    for (int i = 0; i < 20; ++i) {  // as clients do while nodes have not found together
+    for (int i = 0; i < 20; ++i) {
       last_step = Begin(node, must_resume);
       if (wire::ReasonOf(last_step.status()) != v1::ERROR_REASON_PEER_LOST) break;
     }

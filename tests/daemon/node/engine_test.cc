@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <limits>
 #include <string>
 #include <thread>
@@ -352,6 +353,40 @@ TEST_F(EngineTest, AClosedJobLeavesNothingBehindAndItsIdIsFreeAgain) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   EXPECT_TRUE(engine_.JobStatuses().empty());
+}
+
+// All on the thread of the job that ends, so the order is that of the inputs: its end, a worker that comes again, what the
+// coordinator says for the second time.
+TEST_F(EngineTest, AJobThatHearsOfItsEndTwiceDoesNotTakeItsSuccessorAlong) {
+  const TestJob job = SmallJob(2);
+  TestRun run(&engine_, job);
+  ASSERT_TRUE(run.Start().ok());
+  v1::WatchPlansResponse end;
+  end.mutable_end()->set_job_id(job.spec.job_id());
+  end.mutable_end()->set_generation(run[0].generation);
+  v1::OpenRequest next;
+  next.set_job_id(job.spec.job_id());
+  next.set_world_size(2);
+  next.set_incarnation("next-life");
+  next.set_protocol_version(wire::kProtocolVersion);
+  using Opened = absl::StatusOr<v1::OpenResponse>;
+  std::promise<Opened> ended;
+  std::promise<Opened> opened;
+  std::promise<Opened> told_twice;
+  engine_.Open(next, [&](const Opened& taken) {
+    EXPECT_EQ(wire::ReasonOf(taken.status()), v1::ERROR_REASON_RANK_TAKEN);
+    node_.Replay(end);
+    engine_.Open(next, [&](const Opened& late) {
+      ended.set_value(late);
+      engine_.Open(next, [&](const Opened& answer) { opened.set_value(answer); });
+    });
+    node_.Replay(end);
+    engine_.Open(next, [&](const Opened& late) { told_twice.set_value(late); });
+  });
+  EXPECT_EQ(wire::ReasonOf(ended.get_future().get().status()), v1::ERROR_REASON_DRAINING);
+  EXPECT_EQ(wire::ReasonOf(told_twice.get_future().get().status()), v1::ERROR_REASON_DRAINING);
+  ASSERT_TRUE(opened.get_future().get().ok());
+  EXPECT_EQ(engine_.JobStatuses().size(), 1U);
 }
 
 TEST_F(EngineTest, InitialParametersThatAreNotFiniteAreRefused) {

@@ -53,7 +53,7 @@ absl::Time Deadline() { return MonotonicNow() + absl::Seconds(50); }
 
 }  // namespace
 
-// The local link, with a memory.
+// The local link, with a memory, which may leave out what is new, or what is told.
 class RecordingLink final : public CoordinatorLink {
  public:
   explicit RecordingLink(std::unique_ptr<CoordinatorLink> link) : link_(std::move(link)) {}
@@ -66,7 +66,7 @@ class RecordingLink final : public CoordinatorLink {
             wire::MutexLock lock(mu_);
             events_.push_back(event);
           }
-          sink_(event);
+          if (!deaf_) sink_(event);
         },
         std::move(join));
   }
@@ -88,13 +88,20 @@ class RecordingLink final : public CoordinatorLink {
                                                     const std::string& key) override {
     return link_->GetKey(std::move(meeting), key);
   }
-  void Rejoin() override { link_->Rejoin(); }
+  void Rejoin() override {
+    if (!silent_) link_->Rejoin();
+  }
   absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
     return link_->ReportPart(std::move(request));
   }
   std::string address() const override { return link_->address(); }
 
   void Replay(const v1::WatchPlansResponse& event) { sink_(event); }
+  void SetDeaf(bool deaf) { deaf_ = deaf; }
+  void SetSilent(bool silent) {
+    silent_ = silent;
+    Rejoin();
+  }
   std::vector<v1::WatchPlansResponse> events() const {
     wire::MutexLock lock(mu_);
     return events_;
@@ -103,6 +110,8 @@ class RecordingLink final : public CoordinatorLink {
  private:
   const std::unique_ptr<CoordinatorLink> link_;
   PlanSink sink_;
+  std::atomic<bool> silent_ = false;
+  std::atomic<bool> deaf_ = false;
   mutable wire::Mutex mu_;
   std::vector<v1::WatchPlansResponse> events_ ABSL_GUARDED_BY(mu_);
 };
@@ -157,7 +166,7 @@ void TestCluster::Restart(size_t node) {
   const ConnectPeers connect = [this](const transport::Mesh& mesh, transport::KeyValueStore&,
                                       absl::Time) { return switchboard_.Connect(mesh); };
   Node& started = *nodes_[node];
-  started.link = coordinator::MakeLocalLink(host_.get());
+  started.link = std::make_unique<RecordingLink>(coordinator::MakeLocalLink(host_.get()));
   started.engine = std::make_unique<Engine>(started.options, backend_.get(), started.link.get(), &metrics_, connect);
   started.engine->Start();
 }
@@ -168,6 +177,12 @@ bool HasNoJobSoon(Engine& engine) {
   }
   return engine.JobStatuses().empty();
 }
+
+void TestCluster::HoldNews(bool held) {
+  for (const auto& node : nodes_) node->link->SetSilent(held);
+}
+
+void TestCluster::Deafen(size_t node, bool deaf) { nodes_[node]->link->SetDeaf(deaf); }
 
 void TestCluster::LetLeasesEnd() {
   stopped_seconds_ += 100;

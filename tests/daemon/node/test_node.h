@@ -74,6 +74,10 @@ class TestCluster {
   // As if the node's process were killed, and started again with nothing.
   void Kill(size_t node);
   void Restart(size_t node);
+  // What nodes hold they tell the coordinator only when they connect to each other, or (false) at once again, and now.
+  void HoldNews(bool held);
+  // Nothing that the coordinator says reaches the node, as between a Join and the watch that follows it.
+  void Deafen(size_t node, bool deaf);
   // All nodes are out, as after a stop of the coordinator's process that was longer than a lease.
   void LetLeasesEnd();
   // Of all nodes together.
@@ -84,7 +88,7 @@ class TestCluster {
  private:
   struct Node {
     EngineOptions options;
-    std::unique_ptr<CoordinatorLink> link;
+    std::unique_ptr<RecordingLink> link;
     std::unique_ptr<Engine> engine;
   };
   Metrics metrics_;

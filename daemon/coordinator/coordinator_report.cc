@@ -80,11 +80,16 @@ std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string
 
 v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
   v1::GetClusterStatusResponse status;
-  std::map<std::string, uint64_t> units;  // by node id
+  std::map<std::string, uint64_t> units;            // by node id
+  std::map<std::string, uint64_t> without_workers;  // jobs, likewise
   for (const auto& [id, job] : jobs_) {
     if (!job.plan.has_value()) continue;
     const std::vector<uint64_t> of_job = plan::UnitsByNode(*job.plan);
-    for (size_t node = 0; node < of_job.size(); ++node) units[job.plan->nodes(static_cast<int>(node))] += of_job[node];
+    for (size_t node = 0; node < of_job.size(); ++node) {
+      const std::string& node_id = job.plan->nodes(static_cast<int>(node));
+      units[node_id] += of_job[node];
+      if (!plan::HasWorkers(*job.plan, node)) ++without_workers[node_id];
+    }
   }
   for (const auto& [id, member] : members_) {
     v1::NodeStatus& node = *status.add_nodes();
@@ -95,6 +100,7 @@ v1::GetClusterStatusResponse Coordinator::Status(absl::Time now) const {
     node.set_drained(drained_.contains(id));
     node.set_units(units[id]);
     node.set_owns_all(member.owns_all);
+    node.set_jobs_without_workers(without_workers[id]);
   }
   for (const auto& [id, job] : jobs_) {
     v1::JobStatus& entry = *status.add_jobs();

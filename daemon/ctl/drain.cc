@@ -35,6 +35,9 @@ absl::StatusOr<std::string> AwaitedByDrain(const v1::GetClusterStatusResponse& c
   if (awaited.empty() && !undo && node != nullptr && node->units() > 0) {
     awaited.push_back(absl::StrCat("a plan without the ", node->units(), " units of node '", node_id, "'"));
   }
+  if (awaited.empty() && !undo && node != nullptr && node->jobs_without_workers() > 0) {
+    awaited.push_back(absl::StrCat("plans without node '", node_id, "' of ", node->jobs_without_workers(), " jobs whose workers are elsewhere"));
+  }
   return absl::StrJoin(awaited, "; ");
 }
 

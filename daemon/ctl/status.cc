@@ -33,7 +33,7 @@ std::string ClusterText(const v1::GetClusterStatusResponse& cluster) {
   for (const v1::NodeStatus& node : cluster.nodes()) {
     table.Add({node.node().node_id(), absl::StrCat(node.slots()),
                SecondsText(node.lease_remaining_seconds()), absl::StrCat(node.units()), node.node().incarnation(),
-               node.drained() ? "drained" : ""});
+               node.drained() ? "drained" : node.owns_all() ? "owns for all" : ""});
   }
   return absl::StrCat("cluster: ", cluster.nodes_size(), " nodes, ", cluster.jobs_size(),
                       " jobs, highest generation ", cluster.highest_generation(), "\n",

@@ -15,6 +15,9 @@
 namespace dmuon::coordinator {
 namespace {
 
+// Jobs of which the end is remembered: far more than nodes may still hold.
+constexpr size_t kMostOver = 4096;
+
 bool Holds(const v1::JoinRequest& request, const std::string& job_id) {
   return std::any_of(request.held().begin(), request.held().end(),
                      [&](const v1::HeldJob& held) { return held.job().job_id() == job_id; });
@@ -71,17 +74,44 @@ bool Coordinator::Job::HasCopiesWithout(const std::string& another) const {
   return true;
 }
 
-void Coordinator::TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+v1::WatchPlansResponse Coordinator::EndEvent(const v1::Plan& plan) {
   v1::WatchPlansResponse event;
   event.mutable_end()->set_job_id(plan.job_id());
   event.mutable_end()->set_generation(plan.generation());
-  outcome.outgoing.push_back({node_id, std::move(event)});
+  return event;
+}
+
+void Coordinator::TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+  outcome.outgoing.push_back({node_id, EndEvent(plan)});
+}
+
+void Coordinator::Erase(Jobs::iterator job) {
+  const auto& [id, over] = *job;
+  if (over.plan.has_value()) {
+    const uint64_t successor = over.successor.has_value() ? over.successor->plan.generation() : 0;
+    over_[id] = std::max(over.plan->generation(), successor);
+  }
+  jobs_.erase(job);
+  if (over_.size() <= kMostOver) return;
+  over_.erase(std::min_element(over_.begin(), over_.end(), [](const auto& a, const auto& b) { return a.second < b.second; }));
+}
+
+bool Coordinator::IsOver(const v1::Plan& plan) const {
+  const auto over = over_.find(plan.job_id());
+  return over != over_.end() && plan.generation() <= over->second;
 }
 
 void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
   for (const v1::HeldJob& held : request.held()) {
     highest_generation_ = std::max(highest_generation_, held.plan().generation());
     const std::string& id = held.job().job_id();
+    if (IsOver(held.plan())) {
+      AddReason(absl::StrCat("job ", id, ": generation ", held.plan().generation(), " on node ", request.node().node_id(), " is over"),
+                outcome);
+      TellEnd(request.node().node_id(), held.plan(), outcome);
+      members_[request.node().node_id()].ends.push_back(EndEvent(held.plan()));
+      continue;
+    }
     const auto known = jobs_.find(id);
     if (known != jobs_.end() && held.has_state()) known->second.lost.erase(request.node().node_id());
     Promote(id, held.plan().generation(), outcome);
@@ -118,6 +148,8 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     for (const uint32_t node : held.plan().drained()) {  // of what an operator has told the coordinator before this one
       if (static_cast<int>(node) < held.plan().nodes_size()) drained_.insert(held.plan().nodes(static_cast<int>(node)));
     }
+    // It has yet to get its state back, or there is none.
+    if (!held.has_state() && !job.plan->buddies().empty()) job.lost.insert(request.node().node_id());
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
     AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),

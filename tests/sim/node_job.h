@@ -65,6 +65,7 @@ class NodeJob {
   void Close(node::SessionId session, Reply<Nothing> reply);
   void Gone(node::SessionId session);
   void OnPlanEvent(v1::WatchPlansResponse event);
+  void RegisterAnew();
 
   [[nodiscard]] const v1::HeldJob* Held();  // null before there is a plan
   [[nodiscard]] std::string Describe() const { return core_.Describe(); }
@@ -106,7 +107,10 @@ class NodeJob {
   Task<void> Meet(v1::Meeting call);
   Task<void> OnPlan(v1::WatchPlansResponse event);
   Task<absl::Status> Adopt(v1::Plan plan, v1::Routes routes);
+  [[nodiscard]] static bool IsForgotten(const absl::Status& status);
   void DropPlan();
+  void HoldPlan();
+  Task<void> DoRegisterAnew();
   Task<void> Refuse(std::vector<uint32_t> ranks, absl::Status why);
   [[nodiscard]] std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;

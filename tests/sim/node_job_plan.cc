@@ -56,6 +56,24 @@ Task<void> NodeJob::ResendRegistrations() {
   for (size_t i = 0; i < sessions.size(); ++i) co_await SendRegistration(sessions[i]);
 }
 
+void NodeJob::RegisterAnew() {
+  Post([this] { return DoRegisterAnew(); }, nullptr);
+}
+
+Task<void> NodeJob::DoRegisterAnew() {
+  if (ended_ || core_.generation() != 0) co_return;
+  for (const auto& [session, worker] : sessions_) {
+    const auto accepted = accepted_.find(worker->rank);
+    if (accepted == accepted_.end() || unsent_.contains(session)) continue;
+    v1::RegisterWorkerRequest registration;
+    *registration.mutable_job() = spec_;
+    *registration.mutable_shards() = accepted->second.shards;
+    unsent_[session] = std::move(registration);
+    resend_at_ = absl::InfinitePast();
+  }
+  co_await ResendRegistrations();
+}
+
 void NodeJob::OnPlanEvent(v1::WatchPlansResponse event) {
   const uint64_t over = GenerationThatIsOver(event);
   if (over != 0 && peers_ != nullptr && held_.has_plan() && held_.plan().generation() == over) peers_->Cancel();
@@ -115,6 +133,11 @@ Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
   const absl::Status adopted = co_await Adopt(event.plan(), event.routes());
   if (!adopted.ok()) {
     world_.Trace(environment_.process->name, "does not adopt the plan: ", adopted.ToString());
+    if (IsForgotten(adopted)) {
+      DropPlan();
+      RegisterAnew();
+      co_return;
+    }
     co_await Release(event.plan().generation(), /*in_order=*/false);
     DropPlan();
     co_await Refuse(answered, adopted);
@@ -125,10 +148,26 @@ Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
   co_await CarryOut(std::move(actions));
 }
 
+bool NodeJob::IsForgotten(const absl::Status& status) {
+  return wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB || wire::ReasonOf(status) == v1::ERROR_REASON_DRAINING;
+}
+
 void NodeJob::DropPlan() {
+  held_.Clear();
   pipeline_ = nullptr;
   peers_ = nullptr;
   plan_.Clear();
+}
+
+void NodeJob::HoldPlan() {
+  held_.Clear();
+  *held_.mutable_plan() = plan_;
+  *held_.mutable_job() = spec_;
+  for (const uint32_t rank : RanksHere(plan_)) {
+    v1::HeldShards& shards = *held_.add_ranks();
+    shards.set_rank(rank);
+    *shards.mutable_shards() = accepted_.at(rank).shards;
+  }
 }
 
 std::vector<uint32_t> NodeJob::AnsweredRanks(uint64_t last_sequence) const {
@@ -162,20 +201,13 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
   const std::vector<uint32_t> ranks = RanksHere(plan);
   const uint32_t self = plan.rank_nodes(static_cast<int>(ranks.front()));
   plan_ = std::move(plan);
+  HoldPlan();
   if (plan_.nodes_size() > 1) {
     peers_ = std::make_unique<Peers>(cluster_, environment_.process, environment_.link, &plan_, self);
     const absl::Status connected = co_await peers_->Connect(world_.now() + peer_timeout_);
-    if (!connected.ok() && plan_.buddies().empty()) co_return connected;
+    if (!connected.ok() && (plan_.buddies().empty() || IsForgotten(connected))) co_return connected;
   }
   pipeline_ = std::make_unique<Pipeline>(cluster_, environment_.process, &spec_, &plan_, self, peers_.get());
-  held_.Clear();
-  *held_.mutable_plan() = plan_;
-  *held_.mutable_job() = spec_;
-  for (const uint32_t rank : ranks) {
-    v1::HeldShards& shards = *held_.add_ranks();
-    shards.set_rank(rank);
-    *shards.mutable_shards() = accepted_.at(rank).shards;
-  }
   Event event;
   event.what = What::kAdopted;
   event.who = environment_.process->name;

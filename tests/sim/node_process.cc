@@ -141,7 +141,11 @@ v1::JoinRequest NodeProcess::JoinReport() {
   join.set_protocol_version(wire::kProtocolVersion);
   join.set_highest_generation(highest_generation_);
   for (const auto& [id, job] : jobs_) {
-    if (const v1::HeldJob* held = job->Held(); held != nullptr) *join.add_held() = *held;
+    if (const v1::HeldJob* held = job->Held(); held != nullptr) {
+      *join.add_held() = *held;
+    } else {
+      job->RegisterAnew();
+    }
   }
   return join;
 }

@@ -243,6 +243,9 @@ class Coordinator {
   // Forgets the job, and remembers that it is over: what other nodes were told must stay true whoever reports it later.
   void Erase(Jobs::iterator job);
   [[nodiscard]] bool IsOver(const v1::Plan& plan) const;
+  void TellOver(const std::string& node_id, const v1::Plan& plan, Outcome& outcome);
+  // As a node reports it.
+  [[nodiscard]] Job JobOf(const std::string& reporter, const v1::HeldJob& held) const;
   // Tells every node of a planned job, but for `except`, that it is over, and forgets it.
   void EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome);
   // Ends the jobs that were released and that no member needs any more.

@@ -96,9 +96,31 @@ void Coordinator::Erase(Jobs::iterator job) {
   over_.erase(std::min_element(over_.begin(), over_.end(), [](const auto& a, const auto& b) { return a.second < b.second; }));
 }
 
+void Coordinator::TellOver(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+  AddReason(absl::StrCat("job ", plan.job_id(), ": generation ", plan.generation(), " on node ", node_id, " is over"), outcome);
+  TellEnd(node_id, plan, outcome);
+  members_[node_id].ends.push_back(EndEvent(plan));
+}
+
 bool Coordinator::IsOver(const v1::Plan& plan) const {
   const auto over = over_.find(plan.job_id());
   return over != over_.end() && plan.generation() <= over->second;
+}
+
+Coordinator::Job Coordinator::JobOf(const std::string& reporter, const v1::HeldJob& held) const {
+  Job job;
+  job.spec = held.job();
+  job.spec_bytes = held.job().SerializeAsString();
+  job.plan = held.plan();
+  for (const std::string& node : held.plan().nodes()) {
+    // Empty for a node that has not come back yet: whatever process it comes back as, it must
+    // hold the job.
+    const auto member = members_.find(node);
+    job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
+  }
+  // It has yet to get its state back, or there is none.
+  if (!held.has_state() && !job.plan->buddies().empty()) job.lost.insert(reporter);
+  return job;
 }
 
 void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
@@ -106,10 +128,7 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     highest_generation_ = std::max(highest_generation_, held.plan().generation());
     const std::string& id = held.job().job_id();
     if (IsOver(held.plan())) {
-      AddReason(absl::StrCat("job ", id, ": generation ", held.plan().generation(), " on node ", request.node().node_id(), " is over"),
-                outcome);
-      TellEnd(request.node().node_id(), held.plan(), outcome);
-      members_[request.node().node_id()].ends.push_back(EndEvent(held.plan()));
+      TellOver(request.node().node_id(), held.plan(), outcome);
       continue;
     }
     const auto known = jobs_.find(id);
@@ -125,16 +144,7 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       AnswerEarly(known->second, outcome);
       continue;
     }
-    Job job;
-    job.spec = held.job();
-    job.spec_bytes = held.job().SerializeAsString();
-    job.plan = held.plan();
-    for (const std::string& node : held.plan().nodes()) {
-      // Empty for a node that has not come back yet: whatever process it comes back as, it must
-      // hold the job.
-      const auto member = members_.find(node);
-      job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
-    }
+    Job job = JobOf(request.node().node_id(), held);
     // Who came before the job was known again has registered for what it is a part of.
     if (known != jobs_.end() && !known->second.plan.has_value() && known->second.spec_bytes == job.spec_bytes) {
       for (auto& [rank, registration] : known->second.ranks) {
@@ -148,8 +158,6 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
     for (const uint32_t node : held.plan().drained()) {  // of what an operator has told the coordinator before this one
       if (static_cast<int>(node) < held.plan().nodes_size()) drained_.insert(held.plan().nodes(static_cast<int>(node)));
     }
-    // It has yet to get its state back, or there is none.
-    if (!held.has_state() && !job.plan->buddies().empty()) job.lost.insert(request.node().node_id());
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
     AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(),

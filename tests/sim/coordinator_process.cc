@@ -3,6 +3,7 @@
 
 #include "tests/sim/coordinator_process.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -100,6 +101,7 @@ void CoordinatorProcess::Push(const std::shared_ptr<WatchStream>& stream, const 
 
 absl::Status CoordinatorProcess::Settle(coordinator::Outcome outcome) {
   if (!outcome.reason.empty()) cluster_->world.Trace("coord", outcome.reason);
+  RecordLeftOut(outcome);
   if (outcome.planning == coordinator::Planning::kPlanned) RecordPlan(outcome.outgoing.front().event.plan());
   for (coordinator::Outgoing& out : outcome.outgoing) {
     if (cluster_->Planted(Plant::kTwoOwners) && out.event.has_plan() && out.event.plan().nodes_size() > 1) {
@@ -120,6 +122,22 @@ absl::Status CoordinatorProcess::Settle(coordinator::Outcome outcome) {
     watches_.erase(current);
   }
   return std::move(outcome.status);
+}
+
+void CoordinatorProcess::RecordLeftOut(const coordinator::Outcome& outcome) {
+  for (const coordinator::Outgoing& out : outcome.outgoing) {
+    if (!out.event.has_end()) continue;
+    const v1::GetClusterStatusResponse status = core_->Status(cluster_->world.now());
+    const bool member = std::any_of(status.nodes().begin(), status.nodes().end(),
+                                    [&](const v1::NodeStatus& node) { return node.node().node_id() == out.node_id; });
+    if (member) continue;
+    Event event;
+    event.what = What::kLeftOut;
+    event.who = out.node_id;
+    event.job = out.event.end().job_id();
+    event.generation = out.event.end().generation();
+    cluster_->Record(std::move(event));
+  }
 }
 
 void CoordinatorProcess::RecordPlan(const v1::Plan& plan) {

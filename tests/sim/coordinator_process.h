@@ -87,6 +87,7 @@ class CoordinatorProcess {
   void RunRegister(const v1::RegisterWorkerRequest& request, const Reply<Nothing>& reply);
   void Accepted(absl::string_view call, const v1::NodeIdentity& node, const absl::Status& status);
   void RecordPlan(const v1::Plan& plan);
+  void RecordLeftOut(const coordinator::Outcome& outcome);
   void TickLater();
   void Push(const std::shared_ptr<WatchStream>& stream, const v1::WatchPlansResponse& event);
   void EndStream(const std::shared_ptr<WatchStream>& stream);

@@ -77,7 +77,7 @@ class Checker : Violations {
     std::map<std::pair<std::string, uint64_t>, uint64_t> reached;  // by who and generation, or life
     for (const Event& event : history_) {
       if (event.what == What::kLoaded) reached[{event.who, event.generation}] = 0;
-      if (event.what == What::kRecovered) reached[{event.who, event.generation}] = event.step;
+      if (event.what == What::kRecovered || event.what == What::kReadmitted) reached[{event.who, event.generation}] = event.step;
       if (event.what == What::kApplied) Follows(event, reached[{event.who, event.generation}], "applies");
       if (event.what == What::kBegun && !event.must) reached[{event.who, event.life}] = event.step;
       if (event.what == What::kAcked) Follows(event, reached[{event.who, event.life}], "is told");
@@ -202,6 +202,7 @@ class Checker : Violations {
     std::set<std::string> lost;  // jobs: a node that had state has crashed
     StateLedger ledger(nodes_);
     std::map<std::string, std::set<uint64_t>> generations;  // by job
+    std::set<std::string> acked;                            // jobs
     std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> held;
     for (const Event& event : history_) {
       if (event.what == What::kOutOfTurn) return;  // see AcknowledgedSurvives
@@ -213,11 +214,13 @@ class Checker : Violations {
       }
       if (event.what == What::kCalm) calm = event.at;
       if (event.what == What::kCalled) open.try_emplace(event.who, event);
+      if (event.what == What::kAcked) acked.insert(event.job);
       if (event.what == What::kAcked || event.what == What::kCrashed) open.erase(event.who);
       if (event.what != What::kTold) continue;
       const auto call = open.extract(event.who);
       // Of those that may have lost state another rule speaks.
-      const bool excused = lost.contains(event.job) && (!is_replicated_ || ledger.MayBeLost(generations[event.job]));
+      const bool excused = lost.contains(event.job) && (!is_replicated_ || !acked.contains(event.job) ||
+                                                        ledger.MayBeLost(generations[event.job]));
       if (call.empty() || event.flag || !calm.has_value() || excused) continue;
       const absl::Duration took = event.at - std::max(call.mapped().at, *calm);
       Expect(took < kResolveWithin / 2, "I9", event, "does not learn of step ", event.step, " within ",

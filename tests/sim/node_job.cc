@@ -161,7 +161,7 @@ Task<void> NodeJob::DoBegin(absl::Time until, v1::BeginRequest request, Reply<v1
     if (!status.ok()) return reply(status);
     v1::BeginResponse response;
     response.set_last_step(core_.last_step());
-    response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->reached_step() > 0);
+    response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->readmitted() || pipeline_->reached_step() > 0);
     reply(std::move(response));
   });
   const bool must_resume = request.must_resume() && !cluster_->Planted(Plant::kSilentRestart);

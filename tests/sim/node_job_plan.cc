@@ -18,6 +18,10 @@ namespace {
 constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 constexpr absl::Duration kAskPeriod = absl::Milliseconds(100);  // for the other nodes' parts
 
+bool CanComeBack(const v1::Plan& plan, uint32_t self) {
+  return !plan.buddies().empty() || plan::OwnsNothing(plan, self);
+}
+
 // 0: none.
 uint64_t GenerationThatIsOver(const v1::WatchPlansResponse& event) {
   return event.has_end() ? event.end().generation() : event.refusal().generation();
@@ -144,7 +148,8 @@ Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
     co_return;
   }
   unsent_.clear();
-  node::Actions actions = core_.PlanArrived(world_.now(), plan_.generation(), ranks, !plan_.buddies().empty());
+  const uint32_t self = plan_.rank_nodes(static_cast<int>(ranks.front()));
+  node::Actions actions = core_.PlanArrived(world_.now(), plan_.generation(), ranks, CanComeBack(plan_, self));
   co_await CarryOut(std::move(actions));
 }
 
@@ -205,7 +210,7 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
   if (plan_.nodes_size() > 1) {
     peers_ = std::make_unique<Peers>(cluster_, environment_.process, environment_.link, &plan_, self);
     const absl::Status connected = co_await peers_->Connect(world_.now() + peer_timeout_);
-    if (!connected.ok() && (plan_.buddies().empty() || IsForgotten(connected))) co_return connected;
+    if (!connected.ok() && (!CanComeBack(plan_, self) || IsForgotten(connected))) co_return connected;
   }
   pipeline_ = std::make_unique<Pipeline>(cluster_, environment_.process, &spec_, &plan_, self, peers_.get());
   Event event;

@@ -86,9 +86,15 @@ Task<absl::Status> Pipeline::Reach(uint64_t target, std::optional<std::string> h
     if (cluster_->Strikes(Plant::kForgottenReached) && reached_ > kLoaded + 1) --reached_;
     co_return reports.status();
   }
-  if (copies_.on() && node::NeedRecovery(*plan_, *reports)) {
+  const bool passed_over = !copies_.on() && node::PassOver(*plan_, *reports);
+  if (passed_over || (copies_.on() && node::NeedRecovery(*plan_, *reports))) {
     const uint64_t was_at = reached_;
-    absl::Status status = co_await Recover(*reports, until);
+    absl::Status status;
+    if (passed_over) {
+      status = co_await Readmit(*reports, until);
+    } else {
+      status = co_await Recover(*reports, until);
+    }
     if (!status.ok() || reached_ >= target || !hypers.has_value()) co_return status;
     status = node::CheckNext(*plan_, *reports, target, was_at, reached_);
     if (!status.ok()) co_return status;

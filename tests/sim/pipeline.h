@@ -40,6 +40,7 @@ class Pipeline {
   [[nodiscard]] bool TakeWentBack() { return std::exchange(went_back_, false); }
   [[nodiscard]] bool recovering() const { return recovering_; }
   [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
+  [[nodiscard]] bool readmitted() const { return readmitted_; }
 
   // Of an attached worker; null while it is away.
   void SetArena(uint32_t rank, std::shared_ptr<Arena> arena) { arenas_[rank] = std::move(arena); }
@@ -60,6 +61,7 @@ class Pipeline {
   Task<absl::Status> PublishAll(absl::Time until);
   Task<absl::Status> Settle(absl::Time until);
   Task<absl::Status> Recover(node::Reports reports, absl::Time until);
+  Task<absl::Status> Readmit(node::Reports reports, absl::Time until);
   absl::Status GoBack(uint64_t step);
   [[nodiscard]] absl::StatusOr<uint64_t> StepToGoTo(const node::Reports& reports, const std::vector<bool>& lost);
   void CopyOut(uint32_t rank);
@@ -99,6 +101,7 @@ class Pipeline {
   uint64_t recoveries_ = 0;
   bool recovering_ = false;
   bool went_back_ = false;
+  bool readmitted_ = false;
   bool deaf_ = false;  // planted
   v1::StepVerdict verdict_;
 };

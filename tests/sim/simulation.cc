@@ -138,7 +138,7 @@ class Simulation {
   // The launcher: starts what has ended too early; when state is lost, waits until all know it, and starts anew.
   void Look() {
     const absl::Time now = cluster_.world.now();
-    if (AllAre(WorkerEnd::kDone)) {
+    if (AllAre(WorkerEnd::kDone) || OthersHaveEnded()) {
       done_ = true;
       result_.steps = workers_.size();
       return;
@@ -158,15 +158,40 @@ class Simulation {
     StartJob();
   }
 
+  // Whether whoever has not ended in order came back to a job that all others had left, and that ended because its node was
+  // silent: it waits for ranks that will not come, and is told so.
+  bool OthersHaveEnded() {
+    std::set<std::string> left_out;
+    for (const Event& event : cluster_.history) {
+      if (event.what == What::kLeftOut && event.job == job_.job_id()) left_out.insert(event.who);
+    }
+    uint64_t behind = 0;
+    for (size_t rank = 0; rank < workers_.size() && !left_out.empty(); ++rank) {
+      if (workers_[rank]->end() == WorkerEnd::kDone) continue;
+      const bool told = workers_[rank]->end() == WorkerEnd::kGaveUp && !workers_[rank]->has_begun();
+      if (!told || !left_out.contains(nodes_[rank % nodes_wanted_]->process.name)) return false;
+      ++behind;
+    }
+    if (behind == 0 || behind == workers_.size()) return false;
+    result_.behind = behind;
+    return true;
+  }
+
   // Whether a process that held the present job's state has crashed, and what it had may be on no other node.
   [[nodiscard]] bool StateWasLost() const {
     if (job_.replication() != v1::REPLICATION_UNSPECIFIED) return CopiesWereLost();
     std::set<std::pair<std::string, uint64_t>> holders;
     for (const Event& event : cluster_.history) {
-      if (event.what == What::kAdopted && event.job == job_.job_id()) holders.emplace(event.who, event.life);
+      if (event.what == What::kAdopted && event.job == job_.job_id() && Owns(event)) holders.emplace(event.who, event.life);
       if (event.what == What::kCrashed && holders.contains({event.who, event.life})) return true;
     }
     return false;
+  }
+
+  // Whether the node that has adopted this plan is the owner of something under it.
+  [[nodiscard]] bool Owns(const Event& adopted) const {
+    return std::any_of(adopted.digests.begin(), adopted.digests.end(),
+                       [&](Digest owner) { return nodes_[owner - 1]->process.name == adopted.who; });
   }
 
   [[nodiscard]] bool CopiesWereLost() const {

@@ -25,6 +25,8 @@ enum class What : uint8_t {
                // which batches the ranks' gradients are; `flag`: it owns something
   kRecovered,  // node: in recovery `number` of the job, at `step` with `digests`, from where it was (`before`)
   kReadmitted, // node: owns nothing, has begun anew, and is at `step` with the others
+  kHandedOver, // node: has gone over from generation `before`, at `step` with `digests`
+  kDrained,    // coordinator: has heard that `who` is to own nothing, or (`flag`) may own again
   kSafe,       // node: has its state at a step, and the copies of its ward's; `number`: of the recovery, 0 at the beginning
   kRan,        // node: a round for `step` ended with `status`; masters `before` and after (`digest`)
   kBegun,      // worker: `step` is the last one; `digest` of its parameters; `flag`: resumed, `must`: it counted on state;

@@ -29,14 +29,19 @@ class Checker : Violations {
         is_replicated_(job.replication() == v1::REPLICATION_SYNC || job.replication() == v1::REPLICATION_ASYNC),
         is_async_(job.replication() == v1::REPLICATION_ASYNC) {}
 
+  // Of generations as they are.
+  std::vector<Violation> RunByGeneration() {
+    Fencing();
+    OneOwner();
+    return Take();
+  }
+
   std::vector<Violation> Run() {
     OneCommit();
     NoGaps();
-    Fencing();
     SameWeights();
     AcknowledgedSurvives();
     AbortedChangesNothing();
-    OneOwner();
     OutcomesResolve();
     Checkpoints();
     Baseline();
@@ -313,8 +318,16 @@ class Checker : Violations {
 }  // namespace
 
 std::vector<Violation> Check(const History& history, const v1::JobSpec& job, uint32_t nodes) {
-  std::vector<Violation> violations = Checker(history, job, nodes).Run();
-  for (Violation& violation : CheckReplication(history, job, nodes)) violations.push_back(std::move(violation));
+  const bool moved = std::any_of(history.begin(), history.end(), [](const Event& event) { return event.what == What::kHandedOver; });
+  const History one = moved ? AsOneGeneration(history) : History();
+  const History& of_one = moved ? one : history;
+  std::vector<Violation> violations = Checker(history, job, nodes).RunByGeneration();
+  const auto add = [&](std::vector<Violation> more) {
+    for (Violation& violation : more) violations.push_back(std::move(violation));
+  };
+  add(Checker(of_one, job, nodes).Run());
+  add(CheckReplication(of_one, job, nodes));
+  add(CheckHandover(history, nodes));
   return violations;
 }
 

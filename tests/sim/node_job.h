@@ -96,6 +96,13 @@ class NodeJob {
   Task<void> DoGone(node::SessionId session);
   Task<void> DoPlanEvent(v1::WatchPlansResponse event);
 
+  // job_handover.cc.
+  Task<void> OnSuccessor(v1::WatchPlansResponse event);
+  bool GoOver();
+  Task<bool> EndMeeting();
+  Task<absl::Status> HelpOthers(absl::Duration timeout);
+  void RecordAdopted();
+
   Task<absl::Status> ConcludeRecovery();
   Task<absl::Status> ConcludeStep();
   Task<void> Initialize(bool resume, absl::Time until);
@@ -144,6 +151,9 @@ class NodeJob {
   v1::Plan plan_;
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::shared_ptr<const Successor> next_;     // that the job is to go over to
+  std::shared_ptr<const Successor> current_;  // that it has gone over to: its pipeline refers to it
+  bool saving_ = false;
   std::string hypers_;  // of the step in flight
   bool ended_ = false;
   absl::Time kept_until_ = absl::InfiniteFuture();

@@ -87,8 +87,13 @@ void NodeJob::OnPlanEvent(v1::WatchPlansResponse event) {
 Task<void> NodeJob::DoPlanEvent(v1::WatchPlansResponse event) {
   if (event.has_call()) {
     co_await Meet(event.call());
+  } else if (event.has_successor()) {
+    co_await OnSuccessor(std::move(event));
   } else if (ended_) {
     co_await OnEventAfterTheEnd(std::move(event));
+  } else if (next_ != nullptr && event.plan().generation() == next_->plan.generation()) {
+    pipeline_->ConfirmHandover();
+    GoOver();
   } else if (core_.generation() != 0) {
     co_await OnLossElsewhere(std::move(event));
   } else if (!event.has_end()) {
@@ -97,7 +102,7 @@ Task<void> NodeJob::DoPlanEvent(v1::WatchPlansResponse event) {
 }
 
 Task<void> NodeJob::OnLossElsewhere(v1::WatchPlansResponse event) {
-  if (GenerationThatIsOver(event) != core_.generation()) co_return;
+  if (GenerationThatIsOver(event) != plan_.generation()) co_return;
   world_.Trace(environment_.process->name, job_id_, " is over: ", event.refusal().message());
   const absl::Status why =
       wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST, "the state is lost on another node");
@@ -106,18 +111,11 @@ Task<void> NodeJob::OnLossElsewhere(v1::WatchPlansResponse event) {
 }
 
 Task<void> NodeJob::Meet(v1::Meeting call) {
-  if (peers_ == nullptr || !core_.initialized() || call.generation() != core_.generation() ||
-      !peers_->Leave(call.attempt())) {
-    co_return;
-  }
-  const absl::Time until = world_.now() + peer_timeout_;
-  if (pipeline_->IsAheadOf(core_.last_step())) {
-    co_await RunStep(core_.last_step() + 1, until);
-    co_return;
-  }
-  const absl::Status status = co_await pipeline_->Help(until);
-  world_.Trace(environment_.process->name, "helps with step ", core_.last_step(), ": ", status.ToString());
-  co_await TakeLoss(status);
+  if (peers_ == nullptr || !core_.initialized()) co_return;
+  if (next_ != nullptr && call.generation() == next_->plan.generation()) pipeline_->ConfirmHandover();
+  GoOver();
+  if (call.generation() != plan_.generation() || !peers_->Leave(call.attempt())) co_return;
+  co_await HelpOthers(peer_timeout_);
 }
 
 Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
@@ -159,6 +157,7 @@ bool NodeJob::IsForgotten(const absl::Status& status) {
 
 void NodeJob::DropPlan() {
   held_.Clear();
+  next_ = nullptr;
   pipeline_ = nullptr;
   peers_ = nullptr;
   plan_.Clear();
@@ -213,6 +212,12 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
     if (!connected.ok() && (!CanComeBack(plan_, self) || IsForgotten(connected))) co_return connected;
   }
   pipeline_ = std::make_unique<Pipeline>(cluster_, environment_.process, &spec_, &plan_, self, peers_.get());
+  RecordAdopted();
+  world_.Trace(environment_.process->name, "adopts generation ", plan_.generation(), " of ", job_id_);
+  co_return absl::OkStatus();
+}
+
+void NodeJob::RecordAdopted() {
   Event event;
   event.what = What::kAdopted;
   event.who = environment_.process->name;
@@ -221,8 +226,6 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
   event.generation = plan_.generation();
   for (const v1::Unit& unit : plan_.units()) event.digests.push_back(unit.owners(0).node() + 1);
   cluster_->Record(std::move(event));
-  world_.Trace(environment_.process->name, "adopts generation ", plan_.generation(), " of ", job_id_);
-  co_return absl::OkStatus();
 }
 
 const v1::HeldJob* NodeJob::Held() {
@@ -235,6 +238,7 @@ const v1::HeldJob* NodeJob::Held() {
 Task<void> NodeJob::End(bool in_order) {
   ended_ = true;
   saver_ = Task<void>();
+  saving_ = false;
   const bool keep = in_order && peers_ != nullptr;
   world_.Trace(environment_.process->name, job_id_, " has ended", keep ? ", and is kept" : "");
   co_await Release(plan_.generation(), keep);
@@ -278,6 +282,7 @@ Task<void> NodeJob::Save(uint64_t step, Digest part) {
   request.mutable_part()->set_bytes(part);
   request.mutable_part()->set_header_sha256(absl::StrFormat("%064x", part));
   const absl::Time until = world_.now() + peer_timeout_;
+  saving_ = true;
   co_await environment_.link->Sleep(world_.random.Spread(absl::Milliseconds(1), absl::Milliseconds(100)));
   while (world_.now() < until) {
     const auto answer = co_await environment_.link->ReportPart(request);
@@ -293,11 +298,12 @@ Task<void> NodeJob::Save(uint64_t step, Digest part) {
       for (const v1::CheckpointPart& of : answer->parts()) event.digests.push_back(of.bytes());
       event.number = static_cast<uint64_t>(plan_.nodes_size());
       cluster_->Record(std::move(event));
-      co_return;
+      break;
     }
-    if (answer.ok() && !answer->failure().empty()) co_return;
+    if (answer.ok() && !answer->failure().empty()) break;
     co_await environment_.link->Sleep(kAskPeriod);
   }
+  saving_ = false;
 }
 
 }  // namespace dmuon::sim

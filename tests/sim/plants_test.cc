@@ -123,7 +123,7 @@ TEST(ScheduleTest, WhatFreshSchedulesHaveFoundStaysMended) {
 
 TEST(FaultMenuTest, AnUnknownFaultIsNamed) {
   EXPECT_EQ(FaultMenu::Parse("loss,rain").status().message(),
-            "--faults: \"rain\" is none of loss, delay, crash, freeze, partition, disk, mistakes");
+            "--faults: \"rain\" is none of loss, delay, crash, freeze, partition, disk, drain, mistakes");
   const auto menu = FaultMenu::Parse("crash,disk");
   ASSERT_TRUE(menu.ok());
   EXPECT_TRUE(menu->crash && menu->disk);

@@ -15,8 +15,9 @@
 namespace dmuon::sim {
 namespace {
 
-// How many steps a job may take under a plan that is not the wanted one, once nothing fails any more.
-constexpr uint64_t kStepsToHear = 3;
+// How many steps a job may take under a plan that is not the wanted one, once nothing fails any more and all nodes have joined.
+constexpr uint64_t kStepsToHear = 5;
+constexpr absl::Duration kTimeToHear = absl::Seconds(4);
 
 class HandoverChecker : Violations {
  public:
@@ -67,6 +68,7 @@ class HandoverChecker : Violations {
   // I22: once nothing fails any more, a drained node owns nothing.
   void DrainsEnd() {
     bool calm = false;
+    absl::Time from = absl::InfinitePast();  // the last time that they changed their minds
     std::map<std::string, bool> wanted;                             // node -> drained, as heard since then
     std::map<std::string, std::pair<uint64_t, std::vector<Digest>>> plans;  // by job: generation, owners
     std::string job;
@@ -78,13 +80,16 @@ class HandoverChecker : Violations {
       }
       if (event.what == What::kDrained && calm && event.status.ok()) {
         const bool drained = !event.flag;
-        if (!wanted.contains(event.who) || wanted[event.who] != drained) since = 0;
+        if (!wanted.contains(event.who) || wanted[event.who] != drained) {
+          since = 0;
+          from = event.at;
+        }
         wanted[event.who] = drained;
       }
       if (event.what != What::kAcked || event.who != "rank-0") continue;
       since = event.job == job ? since + 1 : 0;
       job = event.job;
-      if (wanted.size() < nodes_ || since <= kStepsToHear) continue;
+      if (wanted.size() < nodes_ || since <= kStepsToHear || event.at < from + kTimeToHear) continue;
       for (const Digest owner : plans[job].second) {
         const std::string node = absl::StrCat("node-", owner - 1);
         Expect(!wanted[node], "I22", event, node, " is drained, and owns something ", since, " steps later, under generation ",

@@ -21,7 +21,7 @@ namespace dmuon::sim {
 namespace {
 
 constexpr absl::Duration kActivity = absl::Milliseconds(1500);  // in which faults begin
-constexpr uint64_t kLongTraining = 16;  // steps, where owners change
+constexpr uint64_t kLongTraining = 40;  // steps, where owners change
 constexpr absl::Duration kAskAgain = absl::Seconds(1);  // an operator, when nothing fails any more
 constexpr absl::Duration kLook = absl::Milliseconds(50);        // of the launcher
 // How long the launcher waits for workers of a job that has lost its state to hear of it.

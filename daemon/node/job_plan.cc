@@ -315,6 +315,8 @@ void Job::End(bool in_order) {
 }
 
 void Job::OnEventAfterTheEnd(const v1::WatchPlansResponse& event) {
+  // Forgotten, and perhaps not ended in order: what is said of it now would be taken for that.
+  if (kept_until_ == absl::InfiniteFuture()) return;
   if (event.has_plan()) {  // the coordinator does not know, or has forgotten, that it was released
     if (event.plan().generation() == plan_->generation()) Release(plan_->generation(), /*in_order=*/true);
   } else if (event.has_refusal() || event.end().generation() == plan_->generation()) {

@@ -250,6 +250,7 @@ Task<void> NodeJob::End(bool in_order) {
 }
 
 Task<void> NodeJob::OnEventAfterTheEnd(v1::WatchPlansResponse event) {
+  if (kept_until_ == absl::InfiniteFuture()) co_return;  // forgotten
   if (event.has_plan()) {
     if (event.plan().generation() == plan_.generation()) co_await Release(plan_.generation(), /*in_order=*/true);
   } else if (event.has_refusal() || event.end().generation() == plan_.generation()) {

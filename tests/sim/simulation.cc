@@ -213,7 +213,7 @@ class Simulation {
   [[nodiscard]] bool CopiesWereLost() const {
     StateLedger ledger(nodes_wanted_);
     std::set<uint64_t> generations;  // of the job
-    for (const Event& event : cluster_.history) {
+    for (const Event& event : AsOneGeneration(cluster_.history)) {
       ledger.See(event);
       if (event.what == What::kAdopted && event.job == job_.job_id()) generations.insert(event.generation);
     }

@@ -281,6 +281,9 @@ class Checker : Violations {
         if (branch.values.size() > event.step + 1) branch.values.resize(event.step + 1);
         branch.batches.resize(branch.values.size());
         IsOracle(event, branch, "I19", "has got back");
+      } else if (event.what == What::kApplied && event.skipped && !event.flag) {
+        if (branch.values.size() == event.step) branch.values.push_back(branch.values.back());  // its owners may be lost
+        branch.batches.resize(branch.values.size());
       } else if (event.what == What::kApplied && event.flag) {
         if (branch.values.size() == event.step) {
           branch.values.push_back(OracleStep(job_, branch.values.back(), event.step, event.number));

@@ -34,8 +34,15 @@ Event Pipeline::HandedOver() const {
 
 Task<absl::Status> Pipeline::HandOver(absl::Time until) {
   absl::Status status = co_await MakeHeir(until);
-  if (IsLost(status) && !(cluster_->Planted(Plant::kEagerHandover) && heir_.pipeline != nullptr)) co_return status;
-  is_over_ = status.ok() || IsLost(status);
+  if (IsLost(status)) co_return status;
+  is_over_ = status.ok();
+  if (is_over_ && cluster_->Strikes(Plant::kKeptPlan)) {
+    is_over_ = false;
+    heir_ = Heir();
+    successor_ = nullptr;
+    OpenGradients();
+    co_return absl::OkStatus();
+  }
   if (is_over_) {
     heir_.pipeline->OpenGradients();
     co_return absl::OkStatus();

@@ -38,7 +38,7 @@ enum class Plant : uint8_t {
   kFreshStart,         // where copies are lost, too, a node begins with what lies in the arena
   kStaleCopy,          // a buddy gives back the copy before the one that was agreed on
   kUnreadyNode,        // nodes do not say that they are ready to go over to another plan
-  kEagerHandover,      // a node goes over to another plan though it does not know that all others can
+  kKeptPlan,           // a node stays with its plan when all go over to another one
   kLostInHandover,     // a new owner gets another value than the old one had
   kDeafRecovery,       // a node takes part in one recovery and in no other
 };

@@ -87,7 +87,13 @@ TEST(PlantedFaultTest, AStaleCopyIsNotTheStateThatWasAgreedOn) { EXPECT_NE(SeedT
 
 TEST(PlantedFaultTest, ANodeThatRecoversOnceOnlyMakesNoProgress) { EXPECT_NE(SeedThatCatches("deaf-recovery"), 0U); }
 
-TEST(ScheduleTest, EveryPlantHasATest) { EXPECT_EQ(Plants().size(), 22U); }
+TEST(PlantedFaultTest, ANodeThatIsNeverReadyKeepsWhatItIsToGiveAway) { EXPECT_NE(SeedThatCatches("unready-node"), 0U); }
+
+TEST(PlantedFaultTest, WhoStaysDoesStepsUnderAnotherPlan) { EXPECT_NE(SeedThatCatches("kept-plan"), 0U); }
+
+TEST(PlantedFaultTest, AValueThatIsLostOnItsWayIsNotTheFormerOwners) { EXPECT_NE(SeedThatCatches("lost-in-handover"), 0U); }
+
+TEST(ScheduleTest, EveryPlantHasATest) { EXPECT_EQ(Plants().size(), 25U); }
 
 TEST(ScheduleTest, ASeedIsASchedule) {
   for (const uint64_t seed : {3U, 17U, 404U}) {

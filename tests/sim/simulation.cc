@@ -66,7 +66,10 @@ class Simulation {
     AddNodeCrashes(options.menu, nodes_wanted_, kActivity, replication, faults_);
   }
 
-  ~Simulation() { cluster_.world.End(); }
+  ~Simulation() {
+    cluster_.world.End();
+    for (const auto& node : nodes_) node->process.up = false;  // nobody is there to be answered
+  }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
 
@@ -149,13 +152,18 @@ class Simulation {
       result_.steps = workers_.size();
       return;
     }
-    if (!AnyIs(WorkerEnd::kLost) && !(AnyIs(WorkerEnd::kGaveUp) && StateWasLost())) return RestartFailed();
+    const bool told = AnyIs(WorkerEnd::kLost);
+    if (!told && !(AnyIs(WorkerEnd::kGaveUp) && StateWasLost())) {
+      lost_since_ = absl::InfiniteFuture();
+      return RestartFailed();
+    }
     if (lost_since_ == absl::InfiniteFuture()) lost_since_ = now;
     const absl::Time patience = std::max(lost_since_, absl::UnixEpoch() + faults_.calm) + kToldWithin;
     const bool all_told = std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
       return worker->end() != WorkerEnd::kRuns || !worker->has_begun();
     });
     if (!all_told && now < patience) return;
+    if (!all_told && !told) return RestartFailed();  // it may not be lost
     if (!all_told) Complain("I5", absl::StrCat("state is lost, and not all workers are told: ", Describe()));
     for (auto& worker : workers_) {
       if (worker->end() == WorkerEnd::kGaveUp && worker->has_begun()) ++result_.untold;
@@ -198,7 +206,9 @@ class Simulation {
     if (job_.replication() != v1::REPLICATION_UNSPECIFIED) return CopiesWereLost();
     std::set<std::pair<std::string, uint64_t>> holders;
     for (const Event& event : cluster_.history) {
-      if (event.what == What::kAdopted && event.job == job_.job_id() && Owns(event)) holders.emplace(event.who, event.life);
+      if (event.what == What::kAdopted && event.job == job_.job_id()) {
+        Owns(event) ? static_cast<void>(holders.emplace(event.who, event.life)) : static_cast<void>(holders.erase({event.who, event.life}));
+      }
       if (event.what == What::kCrashed && holders.contains({event.who, event.life})) return true;
     }
     return false;

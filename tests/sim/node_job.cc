@@ -286,7 +286,8 @@ Task<bool> NodeJob::TakeLoss(absl::Status status) {
 
 Task<absl::Status> NodeJob::ConcludeRecovery() {
   if (!core_.initialized() || !pipeline_->recovering()) co_return absl::OkStatus();
-  co_await HelpOthers(peer_timeout_);
+  const absl::Status helped = co_await HelpOthers(peer_timeout_);
+  helped.IgnoreError();
   if (!pipeline_->recovering()) co_return absl::OkStatus();
   co_return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST, "a recovery is not over");
 }

@@ -35,7 +35,9 @@ Task<void> NodeJob::OnSuccessor(v1::WatchPlansResponse event) {
   if (pipeline_ == nullptr) co_return;
   pipeline_->Succeed(next_);
   world_.Trace(environment_.process->name, "is to go over to generation ", plan.generation());
-  if (core_.initialized()) co_await HelpOthers(std::min(peer_timeout_, kMeetNow));
+  if (!core_.initialized()) co_return;
+  const absl::Status helped = co_await HelpOthers(std::min(peer_timeout_, kMeetNow));
+  helped.IgnoreError();
 }
 
 bool NodeJob::GoOver() {
@@ -67,7 +69,8 @@ Task<bool> NodeJob::EndMeeting() {
   request.set_job_id(job_id_);
   request.set_generation(generation);
   request.set_handover_failure(std::string(why.message()));
-  co_await environment_.link->ReleaseJob(std::move(request));
+  const absl::Status released = co_await environment_.link->ReleaseJob(std::move(request));
+  released.IgnoreError();
   co_return false;
 }
 

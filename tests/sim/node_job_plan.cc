@@ -115,7 +115,8 @@ Task<void> NodeJob::Meet(v1::Meeting call) {
   if (next_ != nullptr && call.generation() == next_->plan.generation()) pipeline_->ConfirmHandover();
   GoOver();
   if (call.generation() != plan_.generation() || !peers_->Leave(call.attempt())) co_return;
-  co_await HelpOthers(peer_timeout_);
+  const absl::Status helped = co_await HelpOthers(peer_timeout_);
+  helped.IgnoreError();
 }
 
 Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {

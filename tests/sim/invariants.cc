@@ -208,6 +208,7 @@ class Checker : Violations {
     StateLedger ledger(nodes_);
     std::map<std::string, std::set<uint64_t>> generations;  // by job
     std::set<std::string> acked;                            // jobs
+    std::set<std::string> left_out;                         // jobs that ended without a node: see README.md
     std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> held;
     for (const Event& event : history_) {
       if (event.what == What::kOutOfTurn) return;  // see AcknowledgedSurvives
@@ -219,11 +220,13 @@ class Checker : Violations {
       }
       if (event.what == What::kCalm) calm = event.at;
       if (event.what == What::kCalled) open.try_emplace(event.who, event);
+      if (event.what == What::kLeftOut) left_out.insert(event.job);
       if (event.what == What::kAcked) acked.insert(event.job);
       if (event.what == What::kAcked || event.what == What::kCrashed) open.erase(event.who);
       if (event.what != What::kTold) continue;
       const auto call = open.extract(event.who);
       // Of those that may have lost state another rule speaks.
+      if (left_out.contains(event.job)) continue;
       const bool excused = lost.contains(event.job) && (!is_replicated_ || !acked.contains(event.job) ||
                                                         ledger.MayBeLost(generations[event.job]));
       if (call.empty() || event.flag || !calm.has_value() || excused) continue;

@@ -92,8 +92,13 @@ Task<absl::Status> Pipeline::MakeHeir(absl::Time until) {
   after.reached_ = reached_;
   after.verdict_ = verdict_;
   after.recoveries_ = recoveries_;
-  after.arenas_.clear();  // the workers have these values
+  after.arenas_ = arenas_;  // which have these values, unless connections broke while all loaded them
+  std::map<uint32_t, uint64_t> delivered;
+  for (const auto& [rank, arena] : arenas_) delivered[rank] = arena == nullptr ? 0 : arena->delivered;
   status = co_await after.PublishAll(until);
+  for (const auto& [rank, arena] : arenas_) {
+    if (arena != nullptr) arena->delivered = delivered[rank];
+  }
   if (!status.ok()) co_return status;
   heir_ = std::move(heir);
   absl::Status well;

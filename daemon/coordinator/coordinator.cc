@@ -118,7 +118,7 @@ Outcome Coordinator::Join(absl::Time now, const v1::JoinRequest& request) {
   started_ = std::min(started_, now);
   DropLost(request, outcome);
   members_[id] = Member{request.node().incarnation(), request.slots(), request.memory_bytes(), request.backend(),
-                        request.owns_all(), now + options_.lease};
+                        request.owns_all(), now + options_.lease, {}};
   highest_generation_ = std::max(highest_generation_, request.highest_generation());
   AdoptHeld(request, outcome);
   return outcome;
@@ -367,7 +367,7 @@ void Coordinator::Refuse(Jobs::iterator job, const absl::Status& why, absl::stri
     if (node_id == except) continue;
     outcome.outgoing.push_back({node_id, job->second.RefusalEvent(node_id, why)});
   }
-  jobs_.erase(job);
+  Erase(job);
 }
 
 Outcome Coordinator::ReleaseJob(absl::Time /*now*/, const v1::ReleaseJobRequest& request) {
@@ -407,7 +407,7 @@ void Coordinator::EndJob(Jobs::iterator job, absl::string_view except, Outcome& 
   for (const std::string& node : job->second.plan->nodes()) {
     if (node != except) TellEnd(node, *job->second.plan, outcome);
   }
-  jobs_.erase(job);
+  Erase(job);
 }
 
 void Coordinator::EndReleased(Outcome& outcome) {

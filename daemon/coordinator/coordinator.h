@@ -108,7 +108,7 @@ class Coordinator {
 
   [[nodiscard]] bool IsMember(const v1::NodeIdentity& node) const;
   [[nodiscard]] size_t member_count() const { return members_.size(); }
-  // All current plans that concern the node, and calls to meet, for a watch that begins.
+  // All current plans that concern the node, calls to meet, and the end of what it holds and is over, for a watch that begins.
   [[nodiscard]] std::vector<v1::WatchPlansResponse> CurrentEvents(const std::string& node_id) const;
   [[nodiscard]] v1::GetClusterStatusResponse Status(absl::Time now) const;
   // NOT_FOUND/UNKNOWN_JOB.
@@ -126,6 +126,7 @@ class Coordinator {
     std::string backend;
     bool owns_all = false;
     absl::Time lease_end;
+    std::vector<v1::WatchPlansResponse> ends;  // of what it said it holds that is over, for a watch that begins
   };
   // Kept as bytes: a tenth of the parsed boxes' memory, and one comparison tells whether a rank
   // says the same again.
@@ -192,8 +193,6 @@ class Coordinator {
   absl::Status CheckMeeting(const v1::Meeting& meeting) const;
   // Forgets what the process before this one took with it and no other node has.
   void DropLost(const v1::JoinRequest& request, Outcome& outcome);
-  // As a node has it that holds it.
-  Job JobOf(const v1::HeldJob& held) const;
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
   static void LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job);
   static void CompleteRoutes(Job& job);
@@ -241,7 +240,14 @@ class Coordinator {
   // Who speaks of the successor has gone over to it, and all others have been ready to.
   void Promote(const std::string& job_id, uint64_t generation, Outcome& outcome);
   static void GiveUpSuccessor(const v1::ReleaseJobRequest& request, Job& job, Outcome& outcome);
+  static v1::WatchPlansResponse EndEvent(const v1::Plan& plan);
   static void TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome);
+  // Forgets the job, and remembers that it is over: what other nodes were told must stay true whoever reports it later.
+  void Erase(Jobs::iterator job);
+  [[nodiscard]] bool IsOver(const v1::Plan& plan) const;
+  void TellOver(const std::string& node_id, const v1::Plan& plan, Outcome& outcome);
+  // As a node reports it.
+  [[nodiscard]] Job JobOf(const std::string& reporter, const v1::HeldJob& held) const;
   // Tells every node of a planned job, but for `except`, that it is over, and forgets it.
   void EndJob(Jobs::iterator job, absl::string_view except, Outcome& outcome);
   // Ends the jobs that were released and that no member needs any more.
@@ -254,6 +260,7 @@ class Coordinator {
   uint64_t highest_generation_;
   std::map<std::string, Member> members_;  // by node id
   Jobs jobs_;                              // by job id
+  std::map<std::string, uint64_t> over_;   // job id -> its highest generation that has ended; of the last kMostOver jobs
   std::set<std::string> drained_;          // node ids, members or not
   absl::Time started_ = absl::InfiniteFuture();  // when the first node joined
 };

@@ -15,6 +15,9 @@
 namespace dmuon::coordinator {
 namespace {
 
+// Jobs of which the end is remembered: far more than nodes may still hold.
+constexpr size_t kMostOver = 4096;
+
 bool Holds(const v1::JoinRequest& request, const std::string& job_id) {
   return std::any_of(request.held().begin(), request.held().end(),
                      [&](const v1::HeldJob& held) { return held.job().job_id() == job_id; });
@@ -66,19 +69,46 @@ bool Coordinator::Job::HasCopiesWithout(const std::string& another) const {
   const auto is_lost = [&](const std::string& node) { return node == another || lost.contains(node); };
   for (int node = 0; node < plan->nodes_size(); ++node) {
     const auto buddy = static_cast<int>(plan->buddies(node));
+    if (buddy == node) continue;  // it owns nothing
     if (buddy >= plan->nodes_size() || (is_lost(plan->nodes(node)) && is_lost(plan->nodes(buddy)))) return false;
   }
   return true;
 }
 
-void Coordinator::TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+v1::WatchPlansResponse Coordinator::EndEvent(const v1::Plan& plan) {
   v1::WatchPlansResponse event;
   event.mutable_end()->set_job_id(plan.job_id());
   event.mutable_end()->set_generation(plan.generation());
-  outcome.outgoing.push_back({node_id, std::move(event)});
+  return event;
 }
 
-Coordinator::Job Coordinator::JobOf(const v1::HeldJob& held) const {
+void Coordinator::TellEnd(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+  outcome.outgoing.push_back({node_id, EndEvent(plan)});
+}
+
+void Coordinator::Erase(Jobs::iterator job) {
+  const auto& [id, over] = *job;
+  if (over.plan.has_value()) {
+    const uint64_t successor = over.successor.has_value() ? over.successor->plan.generation() : 0;
+    over_[id] = std::max(over.plan->generation(), successor);
+  }
+  jobs_.erase(job);
+  if (over_.size() <= kMostOver) return;
+  over_.erase(std::min_element(over_.begin(), over_.end(), [](const auto& a, const auto& b) { return a.second < b.second; }));
+}
+
+void Coordinator::TellOver(const std::string& node_id, const v1::Plan& plan, Outcome& outcome) {
+  AddReason(absl::StrCat("job ", plan.job_id(), ": generation ", plan.generation(), " on node ", node_id, " is over"), outcome);
+  TellEnd(node_id, plan, outcome);
+  members_[node_id].ends.push_back(EndEvent(plan));
+}
+
+bool Coordinator::IsOver(const v1::Plan& plan) const {
+  const auto over = over_.find(plan.job_id());
+  return over != over_.end() && plan.generation() <= over->second;
+}
+
+Coordinator::Job Coordinator::JobOf(const std::string& reporter, const v1::HeldJob& held) const {
   Job job;
   job.spec = held.job();
   job.spec_bytes = held.job().SerializeAsString();
@@ -89,6 +119,8 @@ Coordinator::Job Coordinator::JobOf(const v1::HeldJob& held) const {
     const auto member = members_.find(node);
     job.incarnations[node] = member == members_.end() ? "" : member->second.incarnation;
   }
+  // It has yet to get its state back, or there is none.
+  if (!held.has_state() && !job.plan->buddies().empty()) job.lost.insert(reporter);
   return job;
 }
 
@@ -96,6 +128,10 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
   for (const v1::HeldJob& held : request.held()) {
     highest_generation_ = std::max(highest_generation_, held.plan().generation());
     const std::string& id = held.job().job_id();
+    if (IsOver(held.plan())) {
+      TellOver(request.node().node_id(), held.plan(), outcome);
+      continue;
+    }
     const auto known = jobs_.find(id);
     if (known != jobs_.end() && held.has_state()) known->second.lost.erase(request.node().node_id());
     Promote(id, held.plan().generation(), outcome);
@@ -109,7 +145,7 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       AnswerEarly(known->second, outcome);
       continue;
     }
-    Job job = JobOf(held);
+    Job job = JobOf(request.node().node_id(), held);
     if (known != jobs_.end()) job.holders = known->second.holders;
     job.holders[request.node().node_id()] = held.plan().generation();
     // It is over, and its workers have begun to register anew: they are not disturbed.
@@ -129,7 +165,9 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       }
     }
     for (const uint32_t node : held.plan().drained()) {  // of what an operator has told the coordinator before this one
-      if (static_cast<int>(node) < held.plan().nodes_size()) drained_.insert(held.plan().nodes(static_cast<int>(node)));
+      // One without workers is only about to own something, or to leave the plan.
+      const bool known_node = static_cast<int>(node) < held.plan().nodes_size() && plan::HasWorkers(held.plan(), node);
+      if (known_node) drained_.insert(held.plan().nodes(static_cast<int>(node)));
     }
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;

@@ -75,6 +75,9 @@ std::vector<v1::WatchPlansResponse> Coordinator::CurrentEvents(const std::string
       if (job.meeting_point.attempt() > 0) events.push_back(job.CallEvent());
     }
   }
+  if (const auto member = members_.find(node_id); member != members_.end()) {
+    events.insert(events.end(), member->second.ends.begin(), member->second.ends.end());
+  }
   return events;
 }
 

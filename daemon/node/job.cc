@@ -201,7 +201,7 @@ void Job::Begin(absl::Time deadline, const v1::BeginRequest& request,
       if (!status.ok()) return reply(status);
       v1::BeginResponse response;
       response.set_last_step(core_.last_step());
-      response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->reached_step() > 0);
+      response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->readmitted() || pipeline_->reached_step() > 0);
       reply(std::move(response));
     });
     CarryOut(core_.Begin(MonotonicNow(), request.session_id(), ticket, deadline,

@@ -139,6 +139,7 @@ class Job {
   void Refuse(const std::vector<uint32_t>& ranks, const absl::Status& why);
   void OnPlan(const v1::WatchPlansResponse& event);
   void OnLossElsewhere(const v1::WatchPlansResponse& event);
+  [[nodiscard]] bool IsForgotten(const absl::Status& status) const;
   void DropPlan();
   void Meet(const v1::Meeting& call);
   absl::Status HelpOthers(absl::Duration timeout);
@@ -193,6 +194,8 @@ class Job {
   void Release(uint64_t generation, bool in_order);
   void Forget();
   void PublishPlan(std::string_view why);
+  // What a Join says from now on.
+  void HoldPlan();
   void PublishSnapshot();
   void DescribeReplicas(v1::ReplicationStatus& status);
   void CountNewtonSchulz(const NewtonSchulzWork& work);

@@ -196,9 +196,9 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
   }
   if (absl::Status status = Adopt(event.plan(), event.routes()); !status.ok()) {
     LogWarning("job ", job_id_, ": plan not adopted: ", status.message());
-    if (wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB) {
+    if (IsForgotten(status)) {
       DropPlan();
-      return RegisterAnew();  // the coordinator started again before any node had told it of the plan
+      return RegisterAnew();  // the coordinator started again, and not all nodes had heard of the plan
     }
     Release(event.plan().generation(), /*in_order=*/false);
     DropPlan();
@@ -212,9 +212,20 @@ void Job::OnPlan(const v1::WatchPlansResponse& event) {
   CarryOut(core_.PlanArrived(MonotonicNow(), plan_->generation(), ranks, CanComeBack(*plan_, *PlaceIn(*plan_))));
 }
 
+// Whether a plan was not adopted because it is over: nothing was begun under it.
+bool Job::IsForgotten(const absl::Status& status) const {
+  wire::MutexLock lock(mu_);
+  return wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB ||
+         (wire::ReasonOf(status) == v1::ERROR_REASON_DRAINING && !stopping_);
+}
+
 // What a plan that could not be adopted has taken already.
 void Job::DropPlan() {
   SetPeers(nullptr);
+  {
+    wire::MutexLock lock(mu_);
+    held_.reset();
+  }
   state_share_ = MemoryBudget::Share();
   plan_ = std::make_shared<v1::Plan>();
 }
@@ -259,13 +270,14 @@ absl::Status Job::Adopt(const v1::Plan& plan, const v1::Routes& routes) {
       environment_.budget->Take(StepPipeline::BytesFor(spec_, plan, routes, self),
                                 absl::StrCat("the optimizer state of job '", job_id_, "'")));
   plan_ = std::make_shared<v1::Plan>(plan);
+  // A coordinator that starts again meanwhile must not take this process for one that has lost it.
+  HoldPlan();
   if (plan.nodes_size() > 1) {
     SetPeers(std::make_shared<Peers>(*plan_, self, environment_.link, environment_.connect_peers));
     // Now, so that a peer that cannot be reached is found before training begins. Where the other nodes may have gone on
     // without this process, the job must not end because they are late.
     const absl::Status connected = peers_->Connect(MonotonicNow() + environment_.connect_timeout);
-    const bool forgotten = wire::ReasonOf(connected) == v1::ERROR_REASON_UNKNOWN_JOB;
-    if (!connected.ok() && (!CanComeBack(plan, self) || forgotten)) return connected;
+    if (!connected.ok() && (!CanComeBack(plan, self) || IsForgotten(connected))) return connected;
   }
   workers_ = std::make_unique<WorkerBoxes>(&spec_, world_size_);
   for (const uint32_t rank : ranks) workers_->SetShards(rank, accepted_.at(rank).boxes);
@@ -304,6 +316,8 @@ void Job::End(bool in_order) {
 }
 
 void Job::OnEventAfterTheEnd(const v1::WatchPlansResponse& event) {
+  // Forgotten, and perhaps not ended in order: what is said of it now would be taken for that.
+  if (kept_until_ == absl::InfiniteFuture()) return;
   if (event.has_plan()) {  // the coordinator does not know, or has forgotten, that it was released
     if (event.plan().generation() == plan_->generation()) Release(plan_->generation(), /*in_order=*/true);
   } else if (event.has_refusal() || event.end().generation() == plan_->generation()) {

@@ -211,6 +211,10 @@ void Job::PublishPlan(std::string_view why) {
     metrics.Set(MetricId::kSlotPlannedSeconds, {job_id_, absl::StrCat(slot)}, planned[slot]);
   }
   metrics.Set(MetricId::kStateBytes, {job_id_}, static_cast<double>(pipeline_->state_bytes()));
+  HoldPlan();
+}
+
+void Job::HoldPlan() {
   wire::MutexLock lock(mu_);
   held_.emplace();
   *held_->mutable_plan() = *plan_;

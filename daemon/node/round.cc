@@ -138,6 +138,12 @@ absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Re
                          absl::StrCat("node ", NameOf(plan, node), " is at ", report.reached(), " and wants ",
                                       report.target(), ", another wants ", target));
     }
+    // Its workers have trained with a state that no node of this job has.
+    if (loads && report.reached() == 0 && report.lost()) {
+      return wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST,
+                         absl::StrCat("the workers of node ", NameOf(plan, node), " count on the state of job '", job.job_id(),
+                                      "', and no node has it"));
+    }
     if (report.target() != target) continue;
     if (Restores(report)) return CannotRestoreNow(job, plan, reports, node);
     if (report.code() != 0) return ErrorOf(report, report.message());

@@ -47,7 +47,7 @@ std::string RestoreToFollow(const Reports& reports);
 const v1::StepSettings* SettingsOf(const Reports& reports, uint64_t target);
 
 // Whether the round to `target`, the lowest one, can be. DATA_LOSS/STATE_LOST: nodes are more than a step apart,
-// or one has nothing where another has gone on from the initial parameters.
+// one has nothing where another has gone on from the initial parameters, or workers count on state that none has.
 // FAILED_PRECONDITION: a gradient is missing where none may be, other hyper-parameters, one restores while another
 // steps. Else the first error that a node reports.
 absl::Status CheckReports(const v1::JobSpec& job, const v1::Plan& plan, const Reports& reports, uint64_t target);

@@ -167,6 +167,8 @@ class StepPipeline {
   [[nodiscard]] bool recovering() const { return recovering_; }
   // Recoveries of the job so far.
   [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
+  // Whether this node, which owns nothing, began anew and was given the parameters by the others, of step 0 perhaps.
+  [[nodiscard]] bool readmitted() const { return readmitted_; }
   [[nodiscard]] uint64_t matrix_units() const { return matrix_units_; }
   [[nodiscard]] uint64_t elementwise_units() const { return elementwise_units_; }
   // Read between steps only.
@@ -252,6 +254,7 @@ class StepPipeline {
   uint64_t recoveries_ = 0;  // begun
   bool recovering_ = false;  // not all nodes are known to have ended the last one
   bool went_back_ = false;
+  bool readmitted_ = false;
   v1::StepVerdict verdict_;  // of what it reached, or failed to
   v1::StepSettings settings_;  // of the last step that workers have called for
   std::vector<v1::CalledSave> saves_;  // of the state that is reached

@@ -52,6 +52,7 @@ absl::Status StepPipeline::Readmit(const Reports& reports, absl::Time deadline) 
   DMUON_RETURN_IF_ERROR(PublishAll(deadline));
   DMUON_RETURN_IF_ERROR(Tell(mine, deadline).status());
   const uint64_t step = mine.reached() - kLoaded;
+  readmitted_ = readmitted_ || reached_ == 0;
   if (reached_ == 0) LogInfo("job ", job_->job_id(), ": this node owns nothing and goes on after step ", step);
   reached_ = mine.reached();
   recoveries_ = mine.recoveries();

@@ -56,6 +56,7 @@ struct Cluster {
   const Timeouts timeouts;
   History history;
   uint64_t last_session = 0;
+  double no_memory = 0.0;  // chance that a node has no room for the state of a successor
   CoordinatorProcess* coordinator = nullptr;
   std::vector<NodeProcess*> nodes;
   std::vector<std::weak_ptr<void>> addresses;  // where nodes listen for each other

@@ -3,6 +3,7 @@
 
 #include "tests/sim/coordinator_process.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -16,6 +17,8 @@ uint64_t NumberOf(const std::string& incarnation) {
   uint64_t number = 0;
   return absl::SimpleAtoi(incarnation, &number) ? number : 0;
 }
+
+const v1::Plan& PlanOf(const v1::WatchPlansResponse& event) { return event.has_successor() ? event.successor() : event.plan(); }
 
 int64_t Elements(const v1::Box& box) {
   int64_t elements = 1;
@@ -70,7 +73,10 @@ void CoordinatorProcess::EndStream(const std::shared_ptr<WatchStream>& stream) {
 
 void CoordinatorProcess::TickLater() {
   cluster_->world.After(cluster_->timeouts.lease / 4, &process, [this] {
-    Locked([this] { Settle(core_->Tick(cluster_->world.now())).IgnoreError(); });
+    Locked([this] {
+      Settle(core_->Tick(cluster_->world.now())).IgnoreError();
+      Replan();
+    });
     TickLater();
   });
 }
@@ -100,7 +106,8 @@ void CoordinatorProcess::Push(const std::shared_ptr<WatchStream>& stream, const 
 
 absl::Status CoordinatorProcess::Settle(coordinator::Outcome outcome) {
   if (!outcome.reason.empty()) cluster_->world.Trace("coord", outcome.reason);
-  if (outcome.planning == coordinator::Planning::kPlanned) RecordPlan(outcome.outgoing.front().event.plan());
+  RecordLeftOut(outcome);
+  if (outcome.planning == coordinator::Planning::kPlanned) RecordPlan(PlanOf(outcome.outgoing.front().event));
   for (coordinator::Outgoing& out : outcome.outgoing) {
     if (cluster_->Planted(Plant::kTwoOwners) && out.event.has_plan() && out.event.plan().nodes_size() > 1) {
       // Each node finds itself the owner of the first unit.
@@ -120,6 +127,22 @@ absl::Status CoordinatorProcess::Settle(coordinator::Outcome outcome) {
     watches_.erase(current);
   }
   return std::move(outcome.status);
+}
+
+void CoordinatorProcess::RecordLeftOut(const coordinator::Outcome& outcome) {
+  for (const coordinator::Outgoing& out : outcome.outgoing) {
+    if (!out.event.has_end()) continue;
+    const v1::GetClusterStatusResponse status = core_->Status(cluster_->world.now());
+    const bool member = std::any_of(status.nodes().begin(), status.nodes().end(),
+                                    [&](const v1::NodeStatus& node) { return node.node().node_id() == out.node_id; });
+    if (member) continue;
+    Event event;
+    event.what = What::kLeftOut;
+    event.who = out.node_id;
+    event.job = out.event.end().job_id();
+    event.generation = out.event.end().generation();
+    cluster_->Record(std::move(event));
+  }
 }
 
 void CoordinatorProcess::RecordPlan(const v1::Plan& plan) {
@@ -186,6 +209,7 @@ void CoordinatorProcess::Join(const v1::JoinRequest& request, const Reply<v1::Jo
     v1::JoinResponse response;
     response.set_lease_seconds(absl::ToDoubleSeconds(cluster_->timeouts.lease));
     reply(response);
+    Replan();
   });
 }
 
@@ -196,25 +220,50 @@ void CoordinatorProcess::Beat(const v1::BeatRequest& request, const Reply<Nothin
   });
 }
 
-// host.cc's rule: the next generation is on disk before the core can give it out.
 void CoordinatorProcess::Register(const v1::RegisterWorkerRequest& request, const Reply<Nothing>& reply) {
-  Locked([this, request, reply] {
-    const uint64_t next = core_->highest_generation() + 1;
-    if (next <= stored_) return RunRegister(request, reply);
-    disk_number_.Write(next);
-    if (cluster_->Planted(Plant::kLostFsync)) {
-      disk_number_.Lose();
-      stored_ = next;
-      return RunRegister(request, reply);
-    }
-    locked_ = true;
-    cluster_->world.After(disk_, &process, [this, next, request, reply] {
-      disk_number_.Sync();
-      stored_ = next;
-      RunRegister(request, reply);
-      Unlock();
+  Locked([this, request, reply] { RunPlanning([this, request, reply] { RunRegister(request, reply); }); });
+}
+
+// host.cc's rule: the next generation is on disk before the core can give it out.
+void CoordinatorProcess::RunPlanning(std::function<void()> input) {
+  const uint64_t next = core_->highest_generation() + 1;
+  if (next <= stored_) return input();
+  disk_number_.Write(next);
+  if (cluster_->Planted(Plant::kLostFsync)) {
+    disk_number_.Lose();
+    stored_ = next;
+    return input();
+  }
+  locked_ = true;
+  cluster_->world.After(disk_, &process, [this, next, input = std::move(input)] {
+    disk_number_.Sync();
+    stored_ = next;
+    input();
+    Unlock();
+  });
+}
+
+void CoordinatorProcess::Drain(const v1::DrainNodeRequest& request) {
+  if (!process.up) return;
+  cluster_->world.After(cluster_->network.Delay(), &process, [this, request] {
+    Locked([this, request] {
+      const absl::Status status = Settle(core_->Drain(request));
+      Event event;
+      event.what = What::kDrained;
+      event.who = request.node_id();
+      event.flag = request.undo();
+      event.status = status;
+      cluster_->Record(std::move(event));
+      cluster_->world.Trace("coord", request.undo() ? "undrain " : "drain ", request.node_id(), ": ", status.ToString());
+      Replan();
     });
   });
+}
+
+// One job at a time; what is left comes with the next tick.
+void CoordinatorProcess::Replan() {
+  if (!core_->NeedsReplan()) return;
+  RunPlanning([this] { Settle(core_->Replan()).IgnoreError(); });
 }
 
 void CoordinatorProcess::RunRegister(const v1::RegisterWorkerRequest& request, const Reply<Nothing>& reply) {

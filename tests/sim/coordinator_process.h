@@ -75,6 +75,9 @@ class CoordinatorProcess {
   void ReportPart(const v1::ReportPartRequest& request, const Reply<v1::ReportPartResponse>& reply);
   void Watch(const std::shared_ptr<WatchStream>& stream, const Reply<Nothing>& reply);
 
+  // An operator's.
+  void Drain(const v1::DrainNodeRequest& request);
+
   [[nodiscard]] v1::GetClusterStatusResponse Status() const;
 
   Process process;
@@ -84,9 +87,12 @@ class CoordinatorProcess {
   void Locked(std::function<void()> input);
   void Unlock();
   absl::Status Settle(coordinator::Outcome outcome);
+  void RunPlanning(std::function<void()> input);
+  void Replan();
   void RunRegister(const v1::RegisterWorkerRequest& request, const Reply<Nothing>& reply);
   void Accepted(absl::string_view call, const v1::NodeIdentity& node, const absl::Status& status);
   void RecordPlan(const v1::Plan& plan);
+  void RecordLeftOut(const coordinator::Outcome& outcome);
   void TickLater();
   void Push(const std::shared_ptr<WatchStream>& stream, const v1::WatchPlansResponse& event);
   void EndStream(const std::shared_ptr<WatchStream>& stream);

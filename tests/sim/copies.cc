@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/node/recovery.h"
+#include "daemon/plan/plan.h"
 
 namespace dmuon::sim {
 namespace {
@@ -23,7 +24,9 @@ Copies::Copies(Cluster* cluster, const v1::JobSpec& job, const v1::Plan& plan, u
       buddy_(plan.buddies().empty() ? self : plan.buddies(static_cast<int>(self))),
       sync_(job.replication() == v1::REPLICATION_SYNC),
       peers_(peers),
-      ward_(node::WardOf(plan, self)) {}
+      ward_(node::WardOf(plan, self)) {
+  for (uint32_t node = 0; node < nodes_; ++node) owns_nothing_.push_back(plan::OwnsNothing(plan, node));
+}
 
 bool Copies::sync() const { return on() && sync_ && !cluster_->Planted(Plant::kUnawaitedCopy); }
 
@@ -96,7 +99,8 @@ std::optional<Values> Copies::GoBack(uint64_t step) {
 Task<absl::Status> Copies::GiveBack(std::vector<bool> lost, uint64_t step, absl::Time until, Values* masters) {
   sending_.reset();
   const size_t copy = lost[self_] ? kept_.steps.GiveWay(step) : 0;
-  const std::optional<size_t> wards = lost[*ward_] ? copied_.steps.Find(step) : std::nullopt;
+  const bool gives = lost[*ward_] && !owns_nothing_[*ward_];
+  const std::optional<size_t> wards = gives ? copied_.steps.Find(step) : std::nullopt;
   peers_->OpenCopies();
   if (wards.has_value()) {
     const bool stale = cluster_->Planted(Plant::kStaleCopy) && !copied_.values[1 - *wards].empty();
@@ -104,11 +108,11 @@ Task<absl::Status> Copies::GiveBack(std::vector<bool> lost, uint64_t step, absl:
     peers_->SendCopy(kBack, *ward_, ToBytes(copied_.values[given]));
   }
   std::vector<bool> from(nodes_);
-  from[buddy_] = lost[self_];
+  from[buddy_] = lost[self_] && !owns_nothing_[self_];
   std::vector<std::string> in;
   const absl::Status status = co_await peers_->CloseCopies(kBack, std::move(from), until, &in);
   if (!status.ok() || !lost[self_]) co_return status;
-  kept_.values[copy] = FromBytes<Digest>(in[buddy_]);
+  kept_.values[copy] = owns_nothing_[self_] ? *masters : FromBytes<Digest>(in[buddy_]);
   kept_.steps.Arrived(copy, step);
   *masters = kept_.values[copy];
   co_return absl::OkStatus();

@@ -55,6 +55,7 @@ class Copies {
   const bool sync_;
   Peers* const peers_;
   std::optional<uint32_t> ward_;
+  std::vector<bool> owns_nothing_;  // by node: its mails are empty
   Pair kept_;
   Pair copied_;
   std::optional<size_t> sending_;  // of kept_; nullopt: nothing is on its way

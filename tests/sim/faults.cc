@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -52,20 +53,21 @@ std::string Fault::Describe() const {
 absl::StatusOr<FaultMenu> FaultMenu::Parse(absl::string_view text) {
   FaultMenu menu;
   if (text == "all") return menu;
-  menu = {false, false, false, false, false, false, false};
+  menu = {false, false, false, false, false, false, false, false};
   if (text == "none") return menu;
-  const std::array<std::pair<absl::string_view, bool*>, 7> words = {{{"loss", &menu.loss},
+  const std::array<std::pair<absl::string_view, bool*>, 8> words = {{{"loss", &menu.loss},
                                                                      {"delay", &menu.delay},
                                                                      {"crash", &menu.crash},
                                                                      {"freeze", &menu.freeze},
                                                                      {"partition", &menu.partition},
                                                                      {"disk", &menu.disk},
+                                                                     {"drain", &menu.drain},
                                                                      {"mistakes", &menu.mistakes}}};
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
     const auto found = std::find_if(words.begin(), words.end(), [&](const auto& known) { return known.first == word; });
     if (found == words.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--faults: \"", word, "\" is none of loss, delay, crash, freeze, partition, disk, mistakes"));
+          absl::StrCat("--faults: \"", word, "\" is none of loss, delay, crash, freeze, partition, disk, drain, mistakes"));
     }
     *found->second = true;
   }
@@ -111,6 +113,25 @@ void AddNodeCrashes(const FaultMenu& menu, uint32_t nodes, absl::Duration activi
     plan.faults.push_back(fault);
     // Into the recovery from the one before, or after it.
     at += random.Spread(absl::Milliseconds(1), absl::Seconds(3));
+  }
+}
+
+void AddDrains(const FaultMenu& menu, uint32_t nodes, absl::Duration activity, Random& random, FaultPlan& plan) {
+  if (!menu.drain || nodes < 2 || !random.Chance(0.25)) return;
+  if (random.Chance(0.3)) plan.no_memory = 0.3;
+  const uint64_t count = 1 + random.Below(4);
+  std::set<uint32_t> drained;
+  for (uint64_t i = 0; i < count; ++i) {
+    DrainCall call;
+    call.at = random.Between(absl::ZeroDuration(), activity);
+    plan.drains.push_back(call);
+  }
+  std::sort(plan.drains.begin(), plan.drains.end(), [](const DrainCall& a, const DrainCall& b) { return a.at < b.at; });
+  for (DrainCall& call : plan.drains) {
+    call.node = static_cast<uint32_t>(random.Below(nodes));
+    call.undo = drained.contains(call.node) || drained.size() + 1 == nodes;
+    if (call.undo && !drained.contains(call.node)) call.node = *drained.begin();
+    call.undo ? static_cast<void>(drained.erase(call.node)) : static_cast<void>(drained.insert(call.node));
   }
 }
 

@@ -48,21 +48,34 @@ struct FaultMenu {
   bool freeze = true;
   bool partition = true;
   bool disk = true;
+  bool drain = true;     // operators that drain nodes, and think better of it
   bool mistakes = true;  // of trainers: a forgotten gradient, other hyper-parameters
 
   // From "loss,crash,..."; "none", "all". INVALID_ARGUMENT names the word.
   static absl::StatusOr<FaultMenu> Parse(absl::string_view text);
 };
 
+// An operator's `dmuonctl drain` or `undrain`.
+struct DrainCall {
+  absl::Duration at;
+  uint32_t node = 0;
+  bool undo = false;
+};
+
 struct FaultPlan {
   NetworkOptions network;
   double mistakes = 0.0;
   std::vector<Fault> faults;
+  std::vector<DrainCall> drains;
+  double no_memory = 0.0;  // chance that a node has no room to go over to another plan
   absl::Duration calm;  // when the last one is over
 };
 
 // More of what replication is there for: nodes that lose their state, perhaps two at about the same time.
 void AddNodeCrashes(const FaultMenu& menu, uint32_t nodes, absl::Duration activity, Random& random, FaultPlan& plan);
+
+// Of two nodes or more. Never all of them at once.
+void AddDrains(const FaultMenu& menu, uint32_t nodes, absl::Duration activity, Random& random, FaultPlan& plan);
 
 FaultPlan DrawFaults(const FaultMenu& menu, uint32_t nodes, uint32_t workers, absl::Duration activity, Random& random);
 

@@ -24,6 +24,9 @@ enum class What : uint8_t {
   kApplied,    // node: to `step`, from `before`, to `digest`, of its masters; `digests` as above; `skipped`; `number`: of
                // which batches the ranks' gradients are; `flag`: it owns something
   kRecovered,  // node: in recovery `number` of the job, at `step` with `digests`, from where it was (`before`)
+  kReadmitted, // node: owns nothing, has begun anew, and is at `step` with the others
+  kHandedOver, // node: has gone over from generation `before`, at `step` with `digests`
+  kDrained,    // coordinator: has heard that `who` is to own nothing, or (`flag`) may own again
   kSafe,       // node: has its state at a step, and the copies of its ward's; `number`: of the recovery, 0 at the beginning
   kRan,        // node: a round for `step` ended with `status`; masters `before` and after (`digest`)
   kBegun,      // worker: `step` is the last one; `digest` of its parameters; `flag`: resumed, `must`: it counted on state;
@@ -35,6 +38,7 @@ enum class What : uint8_t {
   kSaved,      // node: checkpoint of `step` exists; `digest` of the part that it has of it
   kHeard,      // coordinator: `who`, `life`, has said that it has its part of `job`'s state
   kOutOfTurn,  // coordinator: a join of `who`'s former process, `life`, came after that of a later one
+  kLeftOut,    // coordinator: `job` ended without `who`, which was silent for longer than a lease
   kMistaken,   // node: took a message for another, as `text` says
   kCrashed,    // a process
   kStarted,    // a process

@@ -29,14 +29,19 @@ class Checker : Violations {
         is_replicated_(job.replication() == v1::REPLICATION_SYNC || job.replication() == v1::REPLICATION_ASYNC),
         is_async_(job.replication() == v1::REPLICATION_ASYNC) {}
 
+  // Of generations as they are.
+  std::vector<Violation> RunByGeneration() {
+    Fencing();
+    OneOwner();
+    return Take();
+  }
+
   std::vector<Violation> Run() {
     OneCommit();
     NoGaps();
-    Fencing();
     SameWeights();
     AcknowledgedSurvives();
     AbortedChangesNothing();
-    OneOwner();
     OutcomesResolve();
     Checkpoints();
     Baseline();
@@ -77,7 +82,7 @@ class Checker : Violations {
     std::map<std::pair<std::string, uint64_t>, uint64_t> reached;  // by who and generation, or life
     for (const Event& event : history_) {
       if (event.what == What::kLoaded) reached[{event.who, event.generation}] = 0;
-      if (event.what == What::kRecovered) reached[{event.who, event.generation}] = event.step;
+      if (event.what == What::kRecovered || event.what == What::kReadmitted) reached[{event.who, event.generation}] = event.step;
       if (event.what == What::kApplied) Follows(event, reached[{event.who, event.generation}], "applies");
       if (event.what == What::kBegun && !event.must) reached[{event.who, event.life}] = event.step;
       if (event.what == What::kAcked) Follows(event, reached[{event.who, event.life}], "is told");
@@ -202,6 +207,8 @@ class Checker : Violations {
     std::set<std::string> lost;  // jobs: a node that had state has crashed
     StateLedger ledger(nodes_);
     std::map<std::string, std::set<uint64_t>> generations;  // by job
+    std::set<std::string> acked;                            // jobs
+    std::set<std::string> left_out;                         // jobs that ended without a node: see README.md
     std::map<std::pair<std::string, uint64_t>, std::vector<std::string>> held;
     for (const Event& event : history_) {
       if (event.what == What::kOutOfTurn) return;  // see AcknowledgedSurvives
@@ -213,11 +220,15 @@ class Checker : Violations {
       }
       if (event.what == What::kCalm) calm = event.at;
       if (event.what == What::kCalled) open.try_emplace(event.who, event);
+      if (event.what == What::kLeftOut) left_out.insert(event.job);
+      if (event.what == What::kAcked) acked.insert(event.job);
       if (event.what == What::kAcked || event.what == What::kCrashed) open.erase(event.who);
       if (event.what != What::kTold) continue;
       const auto call = open.extract(event.who);
       // Of those that may have lost state another rule speaks.
-      const bool excused = lost.contains(event.job) && (!is_replicated_ || ledger.MayBeLost(generations[event.job]));
+      if (left_out.contains(event.job)) continue;
+      const bool excused = lost.contains(event.job) && (!is_replicated_ || !acked.contains(event.job) ||
+                                                        ledger.MayBeLost(generations[event.job]));
       if (call.empty() || event.flag || !calm.has_value() || excused) continue;
       const absl::Duration took = event.at - std::max(call.mapped().at, *calm);
       Expect(took < kResolveWithin / 2, "I9", event, "does not learn of step ", event.step, " within ",
@@ -273,6 +284,9 @@ class Checker : Violations {
         if (branch.values.size() > event.step + 1) branch.values.resize(event.step + 1);
         branch.batches.resize(branch.values.size());
         IsOracle(event, branch, "I19", "has got back");
+      } else if (event.what == What::kApplied && event.skipped && !event.flag) {
+        if (branch.values.size() == event.step) branch.values.push_back(branch.values.back());  // its owners may be lost
+        branch.batches.resize(branch.values.size());
       } else if (event.what == What::kApplied && event.flag) {
         if (branch.values.size() == event.step) {
           branch.values.push_back(OracleStep(job_, branch.values.back(), event.step, event.number));
@@ -310,8 +324,16 @@ class Checker : Violations {
 }  // namespace
 
 std::vector<Violation> Check(const History& history, const v1::JobSpec& job, uint32_t nodes) {
-  std::vector<Violation> violations = Checker(history, job, nodes).Run();
-  for (Violation& violation : CheckReplication(history, job, nodes)) violations.push_back(std::move(violation));
+  const bool moved = std::any_of(history.begin(), history.end(), [](const Event& event) { return event.what == What::kHandedOver; });
+  const History one = moved ? AsOneGeneration(history) : History();
+  const History& of_one = moved ? one : history;
+  std::vector<Violation> violations = Checker(history, job, nodes).RunByGeneration();
+  const auto add = [&](std::vector<Violation> more) {
+    for (Violation& violation : more) violations.push_back(std::move(violation));
+  };
+  add(Checker(of_one, job, nodes).Run());
+  add(CheckReplication(of_one, job, nodes));
+  add(CheckHandover(history, nodes));
   return violations;
 }
 

@@ -45,4 +45,9 @@ std::vector<Violation> Check(const History& history, const v1::JobSpec& job, uin
 // Those of it that are about copies of state on other nodes: I15 to I18. None without replication.
 std::vector<Violation> CheckReplication(const History& history, const v1::JobSpec& job, uint32_t nodes);
 
+// Those about jobs that go over to other owners: I20 to I22.
+std::vector<Violation> CheckHandover(const History& history, uint32_t nodes);
+// The history as if a job that went over to other owners had kept its generation: what holds of one holds of all of them.
+History AsOneGeneration(const History& history);
+
 }  // namespace dmuon::sim

@@ -46,6 +46,7 @@ struct Totals {
   uint64_t recovered = 0;   // of these, with a recovery
   uint64_t untold = 0;
   uint64_t kept = 0;
+  uint64_t behind = 0;
 };
 
 std::string Replay(const Arguments& arguments, uint64_t seed) {
@@ -70,6 +71,7 @@ Totals RunAll(const Arguments& arguments, const SimOptions& options) {
       totals.recovered += result.recoveries > 0 ? 1 : 0;
       totals.untold += result.untold;
       totals.kept += result.kept;
+      totals.behind += result.behind;
       if (result.violations.empty()) continue;
       ++totals.failures;
       totals.failed.push_back(std::move(result));
@@ -116,7 +118,8 @@ int Run(const Arguments& arguments) {
                                    std::round(seconds * 10) / 10, " s").c_str());
   std::printf("%s\n", absl::StrCat("state lost in ", totals.lost, "; replicated: ", totals.replicated, ", ", totals.recovered,
                                    " with a recovery; known limitations: ", totals.untold,
-                                   " workers not told so in time, ", totals.kept, " jobs kept by the coordinator").c_str());
+                                   " workers not told so in time, ", totals.kept, " jobs kept by the coordinator, ",
+                                   totals.behind, " workers back after all others' end").c_str());
   return totals.failures == 0 ? 0 : 1;
 }
 

@@ -139,7 +139,7 @@ Task<void> NodeJob::DoRegister(node::SessionId session, absl::Time until, v1::Re
   const bool known = sessions_.contains(session);
   const node::Ticket ticket = Await([this, session, reply](const absl::Status& status) {
     if (!status.ok()) return reply(status);
-    reply(Registered{plan_.generation(), sessions_.at(session)->arena});
+    reply(Registered{core_.generation(), sessions_.at(session)->arena});
   });
   if (known && core_.generation() == 0) unsent_[session] = std::move(request);
   node::Actions actions = core_.Register(world_.now(), session, ticket, until, "shards");
@@ -161,7 +161,7 @@ Task<void> NodeJob::DoBegin(absl::Time until, v1::BeginRequest request, Reply<v1
     if (!status.ok()) return reply(status);
     v1::BeginResponse response;
     response.set_last_step(core_.last_step());
-    response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->reached_step() > 0);
+    response.set_resumed(resumed || pipeline_->recoveries() > 0 || pipeline_->readmitted() || pipeline_->reached_step() > 0);
     reply(std::move(response));
   });
   const bool must_resume = request.must_resume() && !cluster_->Planted(Plant::kSilentRestart);
@@ -239,7 +239,8 @@ void NodeJob::DropSession(node::SessionId session) {
 }
 
 Task<void> NodeJob::RunStep(uint64_t step, absl::Time until) {
-  const absl::Status status = co_await pipeline_->Run(step, hypers_, until);
+  absl::Status status = co_await pipeline_->Run(step, hypers_, until);
+  while (co_await EndMeeting()) status = co_await pipeline_->Run(step, hypers_, until);
   if (status.ok() && step % 2 == 0 && !ended_) {
     saver_ = Save(step, pipeline_->PartDigest());  // ends the one before
     saver_.Start();
@@ -252,6 +253,7 @@ Task<void> NodeJob::RunStep(uint64_t step, absl::Time until) {
 
 Task<void> NodeJob::Initialize(bool resume, absl::Time until) {
   const absl::Status status = co_await pipeline_->Initialize(until, resume);
+  co_await EndMeeting();
   const bool lost = co_await TakeLoss(status);
   if (!lost) {
     node::Actions actions = core_.Initialized(world_.now(), status, status.ok() ? pipeline_->reached_step() : 0);
@@ -284,8 +286,8 @@ Task<bool> NodeJob::TakeLoss(absl::Status status) {
 
 Task<absl::Status> NodeJob::ConcludeRecovery() {
   if (!core_.initialized() || !pipeline_->recovering()) co_return absl::OkStatus();
-  const absl::Status helped = co_await pipeline_->Help(world_.now() + peer_timeout_);
-  co_await TakeLoss(helped);
+  const absl::Status helped = co_await HelpOthers(peer_timeout_);
+  helped.IgnoreError();
   if (!pipeline_->recovering()) co_return absl::OkStatus();
   co_return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST, "a recovery is not over");
 }

@@ -65,6 +65,7 @@ class NodeJob {
   void Close(node::SessionId session, Reply<Nothing> reply);
   void Gone(node::SessionId session);
   void OnPlanEvent(v1::WatchPlansResponse event);
+  void RegisterAnew();
 
   [[nodiscard]] const v1::HeldJob* Held();  // null before there is a plan
   [[nodiscard]] std::string Describe() const { return core_.Describe(); }
@@ -95,6 +96,13 @@ class NodeJob {
   Task<void> DoGone(node::SessionId session);
   Task<void> DoPlanEvent(v1::WatchPlansResponse event);
 
+  // job_handover.cc.
+  Task<void> OnSuccessor(v1::WatchPlansResponse event);
+  bool GoOver();
+  Task<bool> EndMeeting();
+  Task<absl::Status> HelpOthers(absl::Duration timeout);
+  void RecordAdopted();
+
   Task<absl::Status> ConcludeRecovery();
   Task<absl::Status> ConcludeStep();
   Task<void> Initialize(bool resume, absl::Time until);
@@ -106,7 +114,10 @@ class NodeJob {
   Task<void> Meet(v1::Meeting call);
   Task<void> OnPlan(v1::WatchPlansResponse event);
   Task<absl::Status> Adopt(v1::Plan plan, v1::Routes routes);
+  [[nodiscard]] static bool IsForgotten(const absl::Status& status);
   void DropPlan();
+  void HoldPlan();
+  Task<void> DoRegisterAnew();
   Task<void> Refuse(std::vector<uint32_t> ranks, absl::Status why);
   [[nodiscard]] std::vector<uint32_t> AnsweredRanks(uint64_t last_sequence) const;
   [[nodiscard]] std::vector<uint32_t> RanksHere(const v1::Plan& plan) const;
@@ -140,6 +151,9 @@ class NodeJob {
   v1::Plan plan_;
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::shared_ptr<const Successor> next_;     // that the job is to go over to
+  std::shared_ptr<const Successor> current_;  // that it has gone over to: its pipeline refers to it
+  bool saving_ = false;
   std::string hypers_;  // of the step in flight
   bool ended_ = false;
   absl::Time kept_until_ = absl::InfiniteFuture();

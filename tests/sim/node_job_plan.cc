@@ -18,6 +18,10 @@ namespace {
 constexpr absl::Duration kResendPeriod = absl::Milliseconds(50);
 constexpr absl::Duration kAskPeriod = absl::Milliseconds(100);  // for the other nodes' parts
 
+bool CanComeBack(const v1::Plan& plan, uint32_t self) {
+  return !plan.buddies().empty() || plan::OwnsNothing(plan, self);
+}
+
 // 0: none.
 uint64_t GenerationThatIsOver(const v1::WatchPlansResponse& event) {
   return event.has_end() ? event.end().generation() : event.refusal().generation();
@@ -56,6 +60,24 @@ Task<void> NodeJob::ResendRegistrations() {
   for (size_t i = 0; i < sessions.size(); ++i) co_await SendRegistration(sessions[i]);
 }
 
+void NodeJob::RegisterAnew() {
+  Post([this] { return DoRegisterAnew(); }, nullptr);
+}
+
+Task<void> NodeJob::DoRegisterAnew() {
+  if (ended_ || core_.generation() != 0) co_return;
+  for (const auto& [session, worker] : sessions_) {
+    const auto accepted = accepted_.find(worker->rank);
+    if (accepted == accepted_.end() || unsent_.contains(session)) continue;
+    v1::RegisterWorkerRequest registration;
+    *registration.mutable_job() = spec_;
+    *registration.mutable_shards() = accepted->second.shards;
+    unsent_[session] = std::move(registration);
+    resend_at_ = absl::InfinitePast();
+  }
+  co_await ResendRegistrations();
+}
+
 void NodeJob::OnPlanEvent(v1::WatchPlansResponse event) {
   const uint64_t over = GenerationThatIsOver(event);
   if (over != 0 && peers_ != nullptr && held_.has_plan() && held_.plan().generation() == over) peers_->Cancel();
@@ -65,8 +87,13 @@ void NodeJob::OnPlanEvent(v1::WatchPlansResponse event) {
 Task<void> NodeJob::DoPlanEvent(v1::WatchPlansResponse event) {
   if (event.has_call()) {
     co_await Meet(event.call());
+  } else if (event.has_successor()) {
+    co_await OnSuccessor(std::move(event));
   } else if (ended_) {
     co_await OnEventAfterTheEnd(std::move(event));
+  } else if (next_ != nullptr && event.plan().generation() == next_->plan.generation()) {
+    pipeline_->ConfirmHandover();
+    GoOver();
   } else if (core_.generation() != 0) {
     co_await OnLossElsewhere(std::move(event));
   } else if (!event.has_end()) {
@@ -75,7 +102,7 @@ Task<void> NodeJob::DoPlanEvent(v1::WatchPlansResponse event) {
 }
 
 Task<void> NodeJob::OnLossElsewhere(v1::WatchPlansResponse event) {
-  if (GenerationThatIsOver(event) != core_.generation()) co_return;
+  if (GenerationThatIsOver(event) != plan_.generation()) co_return;
   world_.Trace(environment_.process->name, job_id_, " is over: ", event.refusal().message());
   const absl::Status why =
       wire::Error(absl::StatusCode::kDataLoss, v1::ERROR_REASON_STATE_LOST, "the state is lost on another node");
@@ -84,18 +111,12 @@ Task<void> NodeJob::OnLossElsewhere(v1::WatchPlansResponse event) {
 }
 
 Task<void> NodeJob::Meet(v1::Meeting call) {
-  if (peers_ == nullptr || !core_.initialized() || call.generation() != core_.generation() ||
-      !peers_->Leave(call.attempt())) {
-    co_return;
-  }
-  const absl::Time until = world_.now() + peer_timeout_;
-  if (pipeline_->IsAheadOf(core_.last_step())) {
-    co_await RunStep(core_.last_step() + 1, until);
-    co_return;
-  }
-  const absl::Status status = co_await pipeline_->Help(until);
-  world_.Trace(environment_.process->name, "helps with step ", core_.last_step(), ": ", status.ToString());
-  co_await TakeLoss(status);
+  if (peers_ == nullptr || !core_.initialized()) co_return;
+  if (next_ != nullptr && call.generation() == next_->plan.generation()) pipeline_->ConfirmHandover();
+  GoOver();
+  if (call.generation() != plan_.generation() || !peers_->Leave(call.attempt())) co_return;
+  const absl::Status helped = co_await HelpOthers(peer_timeout_);
+  helped.IgnoreError();
 }
 
 Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
@@ -115,20 +136,43 @@ Task<void> NodeJob::OnPlan(v1::WatchPlansResponse event) {
   const absl::Status adopted = co_await Adopt(event.plan(), event.routes());
   if (!adopted.ok()) {
     world_.Trace(environment_.process->name, "does not adopt the plan: ", adopted.ToString());
+    if (IsForgotten(adopted)) {
+      DropPlan();
+      RegisterAnew();
+      co_return;
+    }
     co_await Release(event.plan().generation(), /*in_order=*/false);
     DropPlan();
     co_await Refuse(answered, adopted);
     co_return;
   }
   unsent_.clear();
-  node::Actions actions = core_.PlanArrived(world_.now(), plan_.generation(), ranks, !plan_.buddies().empty());
+  const uint32_t self = plan_.rank_nodes(static_cast<int>(ranks.front()));
+  node::Actions actions = core_.PlanArrived(world_.now(), plan_.generation(), ranks, CanComeBack(plan_, self));
   co_await CarryOut(std::move(actions));
 }
 
+bool NodeJob::IsForgotten(const absl::Status& status) {
+  return wire::ReasonOf(status) == v1::ERROR_REASON_UNKNOWN_JOB || wire::ReasonOf(status) == v1::ERROR_REASON_DRAINING;
+}
+
 void NodeJob::DropPlan() {
+  held_.Clear();
+  next_ = nullptr;
   pipeline_ = nullptr;
   peers_ = nullptr;
   plan_.Clear();
+}
+
+void NodeJob::HoldPlan() {
+  held_.Clear();
+  *held_.mutable_plan() = plan_;
+  *held_.mutable_job() = spec_;
+  for (const uint32_t rank : RanksHere(plan_)) {
+    v1::HeldShards& shards = *held_.add_ranks();
+    shards.set_rank(rank);
+    *shards.mutable_shards() = accepted_.at(rank).shards;
+  }
 }
 
 std::vector<uint32_t> NodeJob::AnsweredRanks(uint64_t last_sequence) const {
@@ -162,20 +206,19 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
   const std::vector<uint32_t> ranks = RanksHere(plan);
   const uint32_t self = plan.rank_nodes(static_cast<int>(ranks.front()));
   plan_ = std::move(plan);
+  HoldPlan();
   if (plan_.nodes_size() > 1) {
     peers_ = std::make_unique<Peers>(cluster_, environment_.process, environment_.link, &plan_, self);
     const absl::Status connected = co_await peers_->Connect(world_.now() + peer_timeout_);
-    if (!connected.ok() && plan_.buddies().empty()) co_return connected;
+    if (!connected.ok() && (!CanComeBack(plan_, self) || IsForgotten(connected))) co_return connected;
   }
   pipeline_ = std::make_unique<Pipeline>(cluster_, environment_.process, &spec_, &plan_, self, peers_.get());
-  held_.Clear();
-  *held_.mutable_plan() = plan_;
-  *held_.mutable_job() = spec_;
-  for (const uint32_t rank : ranks) {
-    v1::HeldShards& shards = *held_.add_ranks();
-    shards.set_rank(rank);
-    *shards.mutable_shards() = accepted_.at(rank).shards;
-  }
+  RecordAdopted();
+  world_.Trace(environment_.process->name, "adopts generation ", plan_.generation(), " of ", job_id_);
+  co_return absl::OkStatus();
+}
+
+void NodeJob::RecordAdopted() {
   Event event;
   event.what = What::kAdopted;
   event.who = environment_.process->name;
@@ -184,8 +227,6 @@ Task<absl::Status> NodeJob::Adopt(v1::Plan plan, v1::Routes routes) {
   event.generation = plan_.generation();
   for (const v1::Unit& unit : plan_.units()) event.digests.push_back(unit.owners(0).node() + 1);
   cluster_->Record(std::move(event));
-  world_.Trace(environment_.process->name, "adopts generation ", plan_.generation(), " of ", job_id_);
-  co_return absl::OkStatus();
 }
 
 const v1::HeldJob* NodeJob::Held() {
@@ -198,6 +239,7 @@ const v1::HeldJob* NodeJob::Held() {
 Task<void> NodeJob::End(bool in_order) {
   ended_ = true;
   saver_ = Task<void>();
+  saving_ = false;
   const bool keep = in_order && peers_ != nullptr;
   world_.Trace(environment_.process->name, job_id_, " has ended", keep ? ", and is kept" : "");
   co_await Release(plan_.generation(), keep);
@@ -209,6 +251,7 @@ Task<void> NodeJob::End(bool in_order) {
 }
 
 Task<void> NodeJob::OnEventAfterTheEnd(v1::WatchPlansResponse event) {
+  if (kept_until_ == absl::InfiniteFuture()) co_return;  // forgotten
   if (event.has_plan()) {
     if (event.plan().generation() == plan_.generation()) co_await Release(plan_.generation(), /*in_order=*/true);
   } else if (event.has_refusal() || event.end().generation() == plan_.generation()) {
@@ -241,6 +284,7 @@ Task<void> NodeJob::Save(uint64_t step, Digest part) {
   request.mutable_part()->set_bytes(part);
   request.mutable_part()->set_header_sha256(absl::StrFormat("%064x", part));
   const absl::Time until = world_.now() + peer_timeout_;
+  saving_ = true;
   co_await environment_.link->Sleep(world_.random.Spread(absl::Milliseconds(1), absl::Milliseconds(100)));
   while (world_.now() < until) {
     const auto answer = co_await environment_.link->ReportPart(request);
@@ -256,11 +300,12 @@ Task<void> NodeJob::Save(uint64_t step, Digest part) {
       for (const v1::CheckpointPart& of : answer->parts()) event.digests.push_back(of.bytes());
       event.number = static_cast<uint64_t>(plan_.nodes_size());
       cluster_->Record(std::move(event));
-      co_return;
+      break;
     }
-    if (answer.ok() && !answer->failure().empty()) co_return;
+    if (answer.ok() && !answer->failure().empty()) break;
     co_await environment_.link->Sleep(kAskPeriod);
   }
+  saving_ = false;
 }
 
 }  // namespace dmuon::sim

@@ -141,7 +141,11 @@ v1::JoinRequest NodeProcess::JoinReport() {
   join.set_protocol_version(wire::kProtocolVersion);
   join.set_highest_generation(highest_generation_);
   for (const auto& [id, job] : jobs_) {
-    if (const v1::HeldJob* held = job->Held(); held != nullptr) *join.add_held() = *held;
+    if (const v1::HeldJob* held = job->Held(); held != nullptr) {
+      *join.add_held() = *held;
+    } else {
+      job->RegisterAnew();
+    }
   }
   return join;
 }
@@ -150,8 +154,9 @@ void NodeProcess::OnPlanEvent(const v1::WatchPlansResponse& event) {
   const std::string& job_id = event.has_plan()      ? event.plan().job_id()
                               : event.has_refusal() ? event.refusal().job_id()
                               : event.has_call()    ? event.call().job_id()
-                                                    : event.end().job_id();
-  if (event.has_plan()) highest_generation_ = std::max(highest_generation_, event.plan().generation());
+                              : event.has_successor() ? event.successor().job_id()
+                                                      : event.end().job_id();
+  highest_generation_ = std::max({highest_generation_, event.plan().generation(), event.successor().generation()});
   const auto it = jobs_.find(job_id);
   if (it != jobs_.end()) it->second->OnPlanEvent(event);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node/recovery.h"
+#include "wire/error.h"
 
 namespace dmuon::sim {
 namespace {
@@ -86,9 +87,15 @@ Task<absl::Status> Pipeline::Reach(uint64_t target, std::optional<std::string> h
     if (cluster_->Strikes(Plant::kForgottenReached) && reached_ > kLoaded + 1) --reached_;
     co_return reports.status();
   }
-  if (copies_.on() && node::NeedRecovery(*plan_, *reports)) {
+  const bool passed_over = !copies_.on() && node::PassOver(*plan_, *reports);
+  if (passed_over || (copies_.on() && node::NeedRecovery(*plan_, *reports))) {
     const uint64_t was_at = reached_;
-    absl::Status status = co_await Recover(*reports, until);
+    absl::Status status;
+    if (passed_over) {
+      status = co_await Readmit(*reports, until);
+    } else {
+      status = co_await Recover(*reports, until);
+    }
     if (!status.ok() || reached_ >= target || !hypers.has_value()) co_return status;
     status = node::CheckNext(*plan_, *reports, target, was_at, reached_);
     if (!status.ok()) co_return status;
@@ -98,6 +105,14 @@ Task<absl::Status> Pipeline::Reach(uint64_t target, std::optional<std::string> h
     if (!reports.ok()) co_return reports.status();
   }
   while (true) {
+    if (node::AgreedSuccessor(*reports) != 0) {
+      const absl::Status handed = co_await HandOver(until);
+      if (!handed.ok() || is_over_) co_return handed;
+      mine = ReportOf(target);
+      if (reached_ < target && hypers.has_value()) mine.set_hypers(*hypers);
+      reports = co_await Tell(mine, until);
+      if (!reports.ok()) co_return reports.status();
+    }
     const uint64_t lowest = node::LowestTarget(*reports);
     absl::Status status = node::CheckReports(*job_, *plan_, *reports, lowest);
     if (!status.ok()) co_return status;
@@ -113,8 +128,13 @@ Task<absl::StatusOr<Reports>> Pipeline::Assemble(v1::PeerReport mine, absl::Time
   while (peers_ != nullptr) {
     const bool used_before = peers_->connected();
     absl::Status connected = co_await peers_->Connect(until);
+    if (wire::ReasonOf(connected) == v1::ERROR_REASON_STALE_GENERATION) {
+      ConfirmHandover();
+      co_return wire::Error(absl::StatusCode::kAborted, v1::ERROR_REASON_PEER_LOST, "the others have gone over to another plan");
+    }
     if (!connected.ok()) co_return connected;
     auto reports = co_await Tell(mine, until);
+    if (reports.ok()) heir_ = Heir();  // all are still here
     if (!used_before || !absl::IsAborted(reports.status())) co_return reports;
   }
   co_return co_await Tell(mine, until);
@@ -295,6 +315,8 @@ v1::PeerReport Pipeline::ReportOf(uint64_t target) const {
   if (reached_ == 0) report.set_lost(resume_);
   report.set_recoveries(recoveries_);
   report.set_recovering(recovering_);
+  const bool ready = successor_ != nullptr && successor_->ready() && !cluster_->Planted(Plant::kUnreadyNode);
+  if (ready) report.set_successor(successor_->plan.generation());
   copies_.Describe(report);
   if (target == kLoaded || missing_.empty()) return report;
   v1::MissingGradients& missing = *report.add_missing();

@@ -26,6 +26,12 @@
 
 namespace dmuon::sim {
 
+// daemon/node/successor.h.
+struct Successor {
+  v1::Plan plan;
+  std::function<bool()> ready;
+};
+
 class Pipeline {
  public:
   // `peers` is null on one node.
@@ -40,6 +46,19 @@ class Pipeline {
   [[nodiscard]] bool TakeWentBack() { return std::exchange(went_back_, false); }
   [[nodiscard]] bool recovering() const { return recovering_; }
   [[nodiscard]] uint64_t recoveries() const { return recoveries_; }
+  [[nodiscard]] bool readmitted() const { return readmitted_; }
+
+  // step_handover.cc: from a plan to its successor.
+  struct Heir {
+    std::shared_ptr<const Successor> successor;
+    std::unique_ptr<Pipeline> pipeline;
+  };
+  void Succeed(std::shared_ptr<const Successor> successor) { successor_ = std::move(successor); }
+  [[nodiscard]] Heir TakeHeir();
+  // What has come of it, of the heir.
+  [[nodiscard]] Event HandedOver() const;
+  void ConfirmHandover() { is_over_ = heir_.pipeline != nullptr; }
+  [[nodiscard]] absl::Status TakeHandoverFailure() { return std::exchange(handover_failure_, absl::OkStatus()); }
 
   // Of an attached worker; null while it is away.
   void SetArena(uint32_t rank, std::shared_ptr<Arena> arena) { arenas_[rank] = std::move(arena); }
@@ -60,7 +79,11 @@ class Pipeline {
   Task<absl::Status> PublishAll(absl::Time until);
   Task<absl::Status> Settle(absl::Time until);
   Task<absl::Status> Recover(node::Reports reports, absl::Time until);
+  Task<absl::Status> Readmit(node::Reports reports, absl::Time until);
   absl::Status GoBack(uint64_t step);
+  Task<absl::Status> HandOver(absl::Time until);
+  Task<absl::Status> MakeHeir(absl::Time until);
+  Task<absl::Status> TellHandover(absl::Status mine, absl::Time until);
   [[nodiscard]] absl::StatusOr<uint64_t> StepToGoTo(const node::Reports& reports, const std::vector<bool>& lost);
   void CopyOut(uint32_t rank);
   void MarkDelivered(uint64_t step);
@@ -99,6 +122,11 @@ class Pipeline {
   uint64_t recoveries_ = 0;
   bool recovering_ = false;
   bool went_back_ = false;
+  bool readmitted_ = false;
+  std::shared_ptr<const Successor> successor_;
+  Heir heir_;
+  bool is_over_ = false;
+  absl::Status handover_failure_;
   bool deaf_ = false;  // planted
   v1::StepVerdict verdict_;
 };

@@ -69,6 +69,27 @@ Task<absl::Status> Pipeline::Recover(Reports reports, absl::Time until) {
   co_return absl::OkStatus();
 }
 
+Task<absl::Status> Pipeline::Readmit(Reports reports, absl::Time until) {
+  const v1::PeerReport mine = reports[self_];
+  absl::Status status = co_await Settle(until);
+  if (!status.ok()) co_return status;
+  status = co_await PublishAll(until);
+  if (!status.ok()) co_return status;
+  const auto ends = co_await Tell(mine, until);
+  if (!ends.ok()) co_return ends.status();
+  const bool readmitted = reached_ == 0;
+  reached_ = mine.reached();
+  verdict_ = mine.verdict();
+  if (readmitted) {
+    readmitted_ = true;
+    cluster_->Record(EventOf(What::kReadmitted));
+    cluster_->world.Trace(process_->name, "owns nothing and goes on after step ", reached_ - kLoaded);
+  }
+  MarkDelivered(reached_ - kLoaded);
+  OpenGradients();
+  co_return absl::OkStatus();
+}
+
 absl::Status Pipeline::GoBack(uint64_t step) {
   if (reached_ == step + kLoaded) return absl::OkStatus();
   std::optional<Values> masters = copies_.GoBack(step);

@@ -37,6 +37,9 @@ constexpr std::array kPlants = {
     PlantInfo{Plant::kFreshStart, "fresh-start", "I18",
               "a node whose buddy is lost, too, begins with what lies in the arena"},
     PlantInfo{Plant::kStaleCopy, "stale-copy", "I19", "a buddy gives back an older copy than was agreed on"},
+    PlantInfo{Plant::kUnreadyNode, "unready-node", "I22", "a node is never ready to go over to another plan"},
+    PlantInfo{Plant::kKeptPlan, "kept-plan", "I20", "a node stays with its plan when all go over to another one"},
+    PlantInfo{Plant::kLostInHandover, "lost-in-handover", "I21", "a new owner gets another value than the old one had"},
     PlantInfo{Plant::kDeafRecovery, "deaf-recovery", "I10", "a node takes part in one recovery and in no other"},
 };
 

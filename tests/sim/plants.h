@@ -37,6 +37,9 @@ enum class Plant : uint8_t {
   kForgottenCopies,    // a node does not say which copies it has of another one's state
   kFreshStart,         // where copies are lost, too, a node begins with what lies in the arena
   kStaleCopy,          // a buddy gives back the copy before the one that was agreed on
+  kUnreadyNode,        // nodes do not say that they are ready to go over to another plan
+  kKeptPlan,           // a node stays with its plan when all go over to another one
+  kLostInHandover,     // a new owner gets another value than the old one had
   kDeafRecovery,       // a node takes part in one recovery and in no other
 };
 

@@ -21,6 +21,8 @@ namespace dmuon::sim {
 namespace {
 
 constexpr absl::Duration kActivity = absl::Milliseconds(1500);  // in which faults begin
+constexpr uint64_t kLongTraining = 40;  // steps, where owners change
+constexpr absl::Duration kAskAgain = absl::Seconds(1);  // an operator, when nothing fails any more
 constexpr absl::Duration kLook = absl::Milliseconds(50);        // of the launcher
 // How long the launcher waits for workers of a job that has lost its state to hear of it.
 constexpr absl::Duration kToldWithin = absl::Seconds(40);
@@ -50,6 +52,9 @@ class Simulation {
     faults_ = DrawFaults(options.menu, nodes_wanted_, workers_wanted_, kActivity, random_);
     Random replication(Mix(seed, 0x2e91));  // apart, so that the other schedules are what they would be without
     const bool replicated = nodes_wanted_ > 1 && replication.Chance(0.5);
+    Random operators(Mix(seed, 0xd4a1));  // apart, too
+    AddDrains(options.menu, nodes_wanted_, kActivity, operators, faults_);
+    cluster_.no_memory = faults_.no_memory;
     cluster_.network.SetWeather(faults_.network);
     plan::JobBuilder builder(workers_wanted_);
     builder.Matrix("w1", 8, 4).Elementwise("b1", {8}).Matrix("w2", 4, 8);
@@ -61,7 +66,10 @@ class Simulation {
     AddNodeCrashes(options.menu, nodes_wanted_, kActivity, replication, faults_);
   }
 
-  ~Simulation() { cluster_.world.End(); }
+  ~Simulation() {
+    cluster_.world.End();
+    for (const auto& node : nodes_) node->process.up = false;  // nobody is there to be answered
+  }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
 
@@ -117,6 +125,7 @@ class Simulation {
     WorkerProcess::Options options;
     options.registration = RegistrationOf(job_);
     options.start = initial;
+    if (!faults_.drains.empty()) options.goal = kLongTraining;
     options.mistakes = cluster_.world.now() < absl::UnixEpoch() + faults_.calm ? faults_.mistakes : 0.0;
     worker.Start(options);
   }
@@ -138,18 +147,23 @@ class Simulation {
   // The launcher: starts what has ended too early; when state is lost, waits until all know it, and starts anew.
   void Look() {
     const absl::Time now = cluster_.world.now();
-    if (AllAre(WorkerEnd::kDone)) {
+    if (AllAre(WorkerEnd::kDone) || OthersHaveEnded()) {
       done_ = true;
       result_.steps = workers_.size();
       return;
     }
-    if (!AnyIs(WorkerEnd::kLost) && !(AnyIs(WorkerEnd::kGaveUp) && StateWasLost())) return RestartFailed();
+    const bool told = AnyIs(WorkerEnd::kLost);
+    if (!told && !(AnyIs(WorkerEnd::kGaveUp) && StateWasLost())) {
+      lost_since_ = absl::InfiniteFuture();
+      return RestartFailed();
+    }
     if (lost_since_ == absl::InfiniteFuture()) lost_since_ = now;
     const absl::Time patience = std::max(lost_since_, absl::UnixEpoch() + faults_.calm) + kToldWithin;
     const bool all_told = std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
       return worker->end() != WorkerEnd::kRuns || !worker->has_begun();
     });
     if (!all_told && now < patience) return;
+    if (!all_told && !told) return RestartFailed();  // it may not be lost
     if (!all_told) Complain("I5", absl::StrCat("state is lost, and not all workers are told: ", Describe()));
     for (auto& worker : workers_) {
       if (worker->end() == WorkerEnd::kGaveUp && worker->has_begun()) ++result_.untold;
@@ -158,21 +172,58 @@ class Simulation {
     StartJob();
   }
 
+  [[nodiscard]] std::string NodeOf(const std::string& worker) const {
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      if (workers_[rank]->process.name == worker) return nodes_[rank % nodes_wanted_]->process.name;
+    }
+    return {};
+  }
+
+  // Whether whoever has not ended in order came back to a job that all others had left, and that ended because its node was
+  // silent, or to a node that was lost after another worker of it had left: it waits for ranks that will not come, and is told so.
+  bool OthersHaveEnded() {
+    std::set<std::string> left_out;
+    std::set<std::string> left;  // nodes of which a worker has
+    for (const Event& event : cluster_.history) {
+      if (event.what == What::kLeftOut && event.job == job_.job_id()) left_out.insert(event.who);
+      if (event.what == What::kLeft && event.flag && event.job == job_.job_id()) left.insert(NodeOf(event.who));
+      if (event.what == What::kCrashed && left.contains(event.who)) left_out.insert(event.who);
+    }
+    uint64_t behind = 0;
+    for (size_t rank = 0; rank < workers_.size() && !left_out.empty(); ++rank) {
+      if (workers_[rank]->end() == WorkerEnd::kDone) continue;
+      const bool told = workers_[rank]->end() == WorkerEnd::kGaveUp && !workers_[rank]->has_begun();
+      if (!told || !left_out.contains(nodes_[rank % nodes_wanted_]->process.name)) return false;
+      ++behind;
+    }
+    if (behind == 0 || behind == workers_.size()) return false;
+    result_.behind = behind;
+    return true;
+  }
+
   // Whether a process that held the present job's state has crashed, and what it had may be on no other node.
   [[nodiscard]] bool StateWasLost() const {
     if (job_.replication() != v1::REPLICATION_UNSPECIFIED) return CopiesWereLost();
     std::set<std::pair<std::string, uint64_t>> holders;
     for (const Event& event : cluster_.history) {
-      if (event.what == What::kAdopted && event.job == job_.job_id()) holders.emplace(event.who, event.life);
+      if (event.what == What::kAdopted && event.job == job_.job_id()) {
+        Owns(event) ? static_cast<void>(holders.emplace(event.who, event.life)) : static_cast<void>(holders.erase({event.who, event.life}));
+      }
       if (event.what == What::kCrashed && holders.contains({event.who, event.life})) return true;
     }
     return false;
   }
 
+  // Whether the node that has adopted this plan is the owner of something under it.
+  [[nodiscard]] bool Owns(const Event& adopted) const {
+    return std::any_of(adopted.digests.begin(), adopted.digests.end(),
+                       [&](Digest owner) { return nodes_[owner - 1]->process.name == adopted.who; });
+  }
+
   [[nodiscard]] bool CopiesWereLost() const {
     StateLedger ledger(nodes_wanted_);
     std::set<uint64_t> generations;  // of the job
-    for (const Event& event : cluster_.history) {
+    for (const Event& event : AsOneGeneration(cluster_.history)) {
       ledger.See(event);
       if (event.what == What::kAdopted && event.job == job_.job_id()) generations.insert(event.generation);
     }
@@ -202,14 +253,37 @@ class Simulation {
       world.Trace("schedule", fault.Describe());
       world.After(fault.at, nullptr, [this, fault] { Strike(fault); });
     }
+    for (const DrainCall& call : faults_.drains) {
+      world.After(call.at, nullptr, [this, call] {
+        call.undo ? static_cast<void>(drained_.erase(call.node)) : static_cast<void>(drained_.insert(call.node));
+        Drain(call.node, call.undo);
+      });
+    }
     world.After(faults_.calm, nullptr, [this] {
+      cluster_.no_memory = 0.0;
       cluster_.network.SetWeather({});
       coordinator_->SetDisk(absl::Microseconds(200));
       Event event;
       event.what = What::kCalm;
       cluster_.Record(std::move(event));
       cluster_.world.Trace("schedule", "calm");
+      if (!faults_.drains.empty()) AskForDrains();
     });
+  }
+
+  // What operators want is asked for again, because a coordinator that starts again may not know it.
+  void AskForDrains() {
+    for (uint32_t node = 0; node < nodes_wanted_ && !faults_.drains.empty(); ++node) Drain(node, !drained_.contains(node));
+    cluster_.world.After(kAskAgain, nullptr, [this] {
+      if (!done_) AskForDrains();
+    });
+  }
+
+  void Drain(uint32_t node, bool undo) {
+    v1::DrainNodeRequest request;
+    request.set_node_id(nodes_[node]->process.name);
+    request.set_undo(undo);
+    coordinator_->Drain(request);
   }
 
   [[nodiscard]] const Process& Place(uint32_t number) const {
@@ -316,6 +390,7 @@ class Simulation {
   uint64_t start_ = 0;
   uint64_t restarts_ = 0;
   absl::Time lost_since_ = absl::InfiniteFuture();
+  std::set<uint32_t> drained_;  // as operators want it
   bool done_ = false;
 };
 

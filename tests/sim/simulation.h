@@ -34,6 +34,7 @@ struct SimResult {
   // coordinator has kept because their release did not arrive.
   uint64_t untold = 0;
   uint64_t kept = 0;
+  uint64_t behind = 0;  // workers that came back after all others had ended, see README.md
 };
 
 // How long after the last fault the training must have ended, in order.

@@ -100,6 +100,14 @@ TEST_F(RoundTest, NobodyLoadsInitialParametersBesideAStateThatHasGoneOn) {
   EXPECT_TRUE(CheckReports(job_, plan_, {At(1, 1), At(1, 1), At(2, 2)}, 1).ok());  // only to know that all have
 }
 
+TEST_F(RoundTest, NobodyLoadsInitialParametersWhereWorkersCountOnStateThatNobodyHas) {
+  v1::PeerReport resumes = At(0, 1);
+  resumes.set_lost(true);
+  const absl::Status status = CheckReports(job_, plan_, {At(0, 1), resumes}, 1);
+  EXPECT_EQ(wire::ReasonOf(status), v1::ERROR_REASON_STATE_LOST);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the workers of node b count on the state"));
+}
+
 TEST_F(RoundTest, NodesMoreThanAStepApartHaveLostState) {
   EXPECT_TRUE(CheckReports(job_, plan_, {At(4, 5), At(4, 4), At(3, 4)}, 4).ok());
   const absl::Status status = CheckReports(job_, plan_, {At(4, 4), At(0, 1), At(4, 4)}, 1);

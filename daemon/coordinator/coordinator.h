@@ -194,6 +194,8 @@ class Coordinator {
   // Forgets what the process before this one took with it and no other node has.
   void DropLost(const v1::JoinRequest& request, Outcome& outcome);
   void AdoptHeld(const v1::JoinRequest& request, Outcome& outcome);
+  static void TakeEarly(Job& waiting, Job& job);
+  void LearnDrained(const v1::Plan& plan);
   static void LearnShards(const v1::JoinRequest& request, const v1::HeldJob& held, Job& job);
   static void CompleteRoutes(Job& job);
   static void AnswerEarly(Job& job, Outcome& outcome);

@@ -156,19 +156,8 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       outcome.outgoing.push_back({request.node().node_id(), job.RefusalEvent(request.node().node_id(), lost)});
       continue;
     }
-    // Who came before the job was known again has registered for what it is a part of.
-    if (waiting && known->second.spec_bytes == job.spec_bytes) {
-      for (auto& [rank, registration] : known->second.ranks) {
-        if (!job.incarnations.contains(registration.node_id)) continue;
-        job.early.insert(registration.node_id);
-        job.ranks[rank] = std::move(registration);
-      }
-    }
-    for (const uint32_t node : held.plan().drained()) {  // of what an operator has told the coordinator before this one
-      // One without workers is only about to own something, or to leave the plan.
-      const bool known_node = static_cast<int>(node) < held.plan().nodes_size() && plan::HasWorkers(held.plan(), node);
-      if (known_node) drained_.insert(held.plan().nodes(static_cast<int>(node)));
-    }
+    if (waiting) TakeEarly(known->second, job);
+    LearnDrained(held.plan());
     LearnShards(request, held, job);
     const auto adopted = jobs_.insert_or_assign(id, std::move(job)).first;
     AddReason(absl::StrCat("job ", id, " is known again from node ", request.node().node_id(), ": generation ",
@@ -178,6 +167,25 @@ void Coordinator::AdoptHeld(const v1::JoinRequest& request, Outcome& outcome) {
       Refuse(adopted, lost, "", outcome);
     }
     if (const auto kept = jobs_.find(id); kept != jobs_.end()) AnswerEarly(kept->second, outcome);
+  }
+}
+
+// Who came before the job was known again has registered for what it is a part of.
+void Coordinator::TakeEarly(Job& waiting, Job& job) {
+  if (waiting.spec_bytes != job.spec_bytes) return;
+  for (auto& [rank, registration] : waiting.ranks) {
+    if (!job.incarnations.contains(registration.node_id)) continue;
+    job.early.insert(registration.node_id);
+    job.ranks[rank] = std::move(registration);
+  }
+}
+
+// What an operator has told the coordinator before this one.
+void Coordinator::LearnDrained(const v1::Plan& plan) {
+  for (const uint32_t node : plan.drained()) {
+    // One without workers is only about to own something, or to leave the plan.
+    const bool is_drained = static_cast<int>(node) < plan.nodes_size() && plan::HasWorkers(plan, node);
+    if (is_drained) drained_.insert(plan.nodes(static_cast<int>(node)));
   }
 }
 

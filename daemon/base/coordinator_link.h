@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "dmuon/v1/coordinator.pb.h"
 
 namespace dmuon {
@@ -29,6 +30,8 @@ class CoordinatorLink {
   virtual void Start(PlanSink sink, std::function<v1::JoinRequest()> join) = 0;
   // What the node holds has changed: Joins again, soon.
   virtual void Rejoin() = 0;
+  // Waits until the coordinator has heard of all such changes, at most for `patience`; whether it has.
+  virtual bool AwaitRejoin(absl::Duration patience) = 0;
   // Leaves in order and stops all threads; the sink is not called afterwards.
   virtual void Stop() = 0;
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "daemon/base/join_requests.h"
 #include "daemon/base/log.h"
 #include "wire/error.h"
 #include "wire/mutex.h"
@@ -58,9 +59,10 @@ class LocalLink final : public CoordinatorLink {
   }
 
   void Rejoin() override {
-    rejoin_ = true;
+    joins_.Ask();
     bell_->Ring();
   }
+  bool AwaitRejoin(absl::Duration patience) override { return joins_.Await(patience); }
 
   absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
     DMUON_RETURN_IF_ERROR(Identify(*request.mutable_node()));
@@ -107,8 +109,10 @@ class LocalLink final : public CoordinatorLink {
   // The thread: one membership after the other, until Stop.
   void Serve() {
     while (!Stopping()) {
+      const uint64_t number = joins_.Begin();
       const v1::JoinRequest request = join_();
       const auto joined = host_->Join(request);
+      if (joined.ok()) joins_.Heard(number);
       const auto queue = std::make_shared<PlanQueue>([bell = bell_] { bell->Ring(); });
       absl::Status status = joined.ok() ? host_->Watch(request.node(), queue) : joined.status();
       if (status.ok()) status = Follow(request.node(), *queue);
@@ -140,7 +144,11 @@ class LocalLink final : public CoordinatorLink {
       }
       if (next.end.has_value()) return *next.end;
       bell_->WaitUntil(next_beat);
-      if (rejoin_.exchange(false)) DMUON_RETURN_IF_ERROR(host_->Join(join_()).status());
+      if (joins_.due()) {
+        const uint64_t number = joins_.Begin();
+        DMUON_RETURN_IF_ERROR(host_->Join(join_()).status());
+        joins_.Heard(number);
+      }
       if (std::chrono::steady_clock::now() < next_beat) continue;
       DMUON_RETURN_IF_ERROR(host_->Beat(beat));
       next_beat = std::chrono::steady_clock::now() + interval;
@@ -175,7 +183,7 @@ class LocalLink final : public CoordinatorLink {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool member_ ABSL_GUARDED_BY(mu_) = false;
   v1::NodeIdentity node_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> rejoin_ = false;
+  JoinRequests joins_;
   std::thread thread_;
 };
 

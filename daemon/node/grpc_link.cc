@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "daemon/base/join_requests.h"
 #include "daemon/base/log.h"
 #include "daemon/base/rpc_server.h"
 #include "dmuon/v1/coordinator.grpc.pb.h"
@@ -66,10 +67,11 @@ class GrpcLink final : public CoordinatorLink {
   void Rejoin() override {
     {
       wire::MutexLock lock(mu_);
-      rejoin_ = true;
+      joins_.Ask();
     }
     changed_.NotifyAll();
   }
+  bool AwaitRejoin(absl::Duration patience) override { return joins_.Await(patience); }
 
   absl::Status RegisterWorker(v1::RegisterWorkerRequest request) override {
     v1::RegisterWorkerResponse response;
@@ -161,11 +163,8 @@ class GrpcLink final : public CoordinatorLink {
   }
 
   absl::Status ServeMembership(absl::Duration& backoff, std::string& last_error) {
-    TakeRejoin();  // this is one
-    const v1::JoinRequest join = join_();
     v1::JoinResponse joined;
-    DMUON_RETURN_IF_ERROR(Call(
-        [&](grpc::ClientContext* context) { return stub_->Join(context, join, &joined); }));
+    DMUON_RETURN_IF_ERROR(Join(joined));
     backoff = kFirstBackoff;
     last_error.clear();
     LogInfo("joined coordinator ", address_, ", lease ", joined.lease_seconds(), " s");
@@ -192,11 +191,9 @@ class GrpcLink final : public CoordinatorLink {
       Sleep(period, /*or_watch_end=*/true);
       if (Stopping()) return absl::OkStatus();
       if (WatchEnded()) return absl::UnavailableError("the stream of plans has ended");
-      if (TakeRejoin()) {
-        const v1::JoinRequest join = join_();
+      if (joins_.due()) {
         v1::JoinResponse joined;
-        DMUON_RETURN_IF_ERROR(
-            Call([&](grpc::ClientContext* context) { return stub_->Join(context, join, &joined); }));
+        DMUON_RETURN_IF_ERROR(Join(joined));
         continue;
       }
       v1::BeatResponse response;
@@ -238,15 +235,18 @@ class GrpcLink final : public CoordinatorLink {
     return stopping_;
   }
 
-  bool TakeRejoin() {
-    wire::MutexLock lock(mu_);
-    return std::exchange(rejoin_, false);
+  absl::Status Join(v1::JoinResponse& joined) {
+    const uint64_t number = joins_.Begin();
+    const v1::JoinRequest join = join_();
+    DMUON_RETURN_IF_ERROR(Call([&](grpc::ClientContext* context) { return stub_->Join(context, join, &joined); }));
+    joins_.Heard(number);
+    return absl::OkStatus();
   }
 
   void Sleep(absl::Duration duration, bool or_watch_end) {
     const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
     wire::MutexLock lock(mu_);
-    while (!stopping_ && !(or_watch_end && (watch_ended_ || rejoin_)) && changed_.WaitUntil(mu_, until)) {
+    while (!stopping_ && !(or_watch_end && (watch_ended_ || joins_.due())) && changed_.WaitUntil(mu_, until)) {
     }
   }
 
@@ -257,8 +257,8 @@ class GrpcLink final : public CoordinatorLink {
   std::function<v1::JoinRequest()> join_;
   wire::Mutex mu_;
   wire::CondVar changed_;
+  JoinRequests joins_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  bool rejoin_ ABSL_GUARDED_BY(mu_) = false;
   grpc::ClientContext* watch_ ABSL_GUARDED_BY(mu_) = nullptr;  // while a watch runs
   bool watch_ended_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

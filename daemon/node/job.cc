@@ -19,6 +19,8 @@
 namespace dmuon::node {
 namespace {
 
+// A coordinator that does not answer holds nobody up for longer.
+constexpr absl::Duration kTellState = absl::Seconds(1);
 constexpr size_t kMaxQueuedInputs = 100'000;  // a bound for a flood; a job queues a few a worker
 
 // What must be the same on all workers: equal settings, equal bytes.
@@ -117,6 +119,7 @@ void Job::Loop() {
       Follow();
     }
     LookForGradients();
+    MeetForSuccessor();
     ResendRegistrations();
     CarryOut(core_.Tick(MonotonicNow()));
     if (checkpoints_ != nullptr) checkpoints_->Tick(MonotonicNow());
@@ -129,7 +132,7 @@ void Job::Loop() {
 
 absl::Time Job::NextLook() const {
   const absl::Time checkpoints = checkpoints_ == nullptr ? absl::InfiniteFuture() : checkpoints_->next_deadline();
-  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_, checkpoints, NextFollow()});
+  return std::min({core_.next_deadline(), resend_at_, kept_until_, look_at_, meet_at_, checkpoints, NextFollow()});
 }
 
 // Between the inputs, so that none waits for more than a bucket.
@@ -372,13 +375,23 @@ void Job::Initialize(bool resume, absl::Time deadline) {
   EndMeeting();
   const bool recovered = pipeline_->recoveries() > 0 || (status.ok() && pipeline_->reached_step() > 0);
   if (status.ok() && recovered) NoteRecovery(MonotonicNow() - begin);
+  if (status.ok() && pipeline_->replicas().on()) TellState(recovered);
+  if (status.ok() && recovered && pipeline_->replicas().on()) last_report_.verdict = pipeline_->verdict();
   if (!TakeLoss(status)) {
     CarryOut(core_.Initialized(MonotonicNow(), status, status.ok() ? pipeline_->reached_step() : 0));
   }
-  if (!status.ok() || !pipeline_->replicas().on()) return;
-  if (recovered) last_report_.verdict = pipeline_->verdict();
-  PublishSnapshot();
-  environment_.link->Rejoin();  // the coordinator may take this process for one that has yet to get its state back
+}
+
+// The coordinator may take this process for one that has yet to get its state back, and, should its buddy be lost, the state
+// for lost. Before anybody goes on from it, where it is back.
+void Job::TellState(bool recovered) {
+  {
+    wire::MutexLock lock(mu_);
+    has_state_ = true;
+  }
+  environment_.link->Rejoin();
+  if (!recovered || environment_.link->AwaitRejoin(kTellState)) return;
+  LogWarning("job ", job_id_, ": the coordinator has not heard within ", absl::FormatDuration(kTellState), " that this node has its state back");
 }
 
 // After a meeting of the nodes: whether it ended with less than there was, so that it has been dealt with here.

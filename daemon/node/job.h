@@ -144,6 +144,7 @@ class Job {
   void Meet(const v1::Meeting& call);
   absl::Status HelpOthers(absl::Duration timeout);
   void OnSuccessor(const v1::WatchPlansResponse& event);
+  void MeetForSuccessor();
   // Runs a meeting of the nodes in which something is wanted, and again when they go over to another plan instead.
   absl::Status Together(const std::function<absl::Status()>& meeting);
   // After each meeting. Whether the nodes have gone over to another plan in it.
@@ -177,6 +178,7 @@ class Job {
                     Reply<v1::StepResponse> reply);
   void Refer(SessionId session, uint64_t step, absl::StatusOr<v1::StepResponse> result);
   void Initialize(bool resume, absl::Time deadline);
+  void TellState(bool recovered);
   void RunStep(uint64_t step, absl::Time deadline);
   bool TakeLoss(const absl::Status& status);
   void NoteRecovery(absl::Duration took);
@@ -246,6 +248,7 @@ class Job {
   double last_seconds_ = 0.0;
   absl::Time first_arrival_;
   absl::Time look_at_ = absl::InfiniteFuture();  // for gradients of the next step
+  absl::Time meet_at_ = absl::InfiniteFuture();  // the other nodes, to go over to next_
   uint64_t newton_schulz_calls_ = 0;
   uint64_t skipped_steps_ = 0;
   uint64_t recoveries_ = 0;  // that metrics know of

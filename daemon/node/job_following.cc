@@ -78,9 +78,8 @@ void Job::DoAsOthers() {
   if (!status.ok()) follow_at_ = MonotonicNow() + kPause;
   const bool begins = !core_.initialized() && status.ok() && !pipeline_->recovering() && pipeline_->has_state();
   if (begins) {
+    TellState(/*recovered=*/false);
     CarryOut(core_.Initialized(MonotonicNow(), status, pipeline_->reached_step()));
-    PublishSnapshot();
-    environment_.link->Rejoin();  // it has its part of the state now
   } else if (status.ok() && report.reached) {
     last_seconds_ = std::accumulate(report.stage_seconds.begin(), report.stage_seconds.end(), 0.0);
     CountStep(status, report, last_seconds_);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/failpoint.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 #include "daemon/node/job.h"
 #include "daemon/plan/plan.h"
@@ -14,8 +15,9 @@
 namespace dmuon::node {
 namespace {
 
-// The other nodes hear of a successor within moments. Who does not is met in the next step.
+// The other nodes hear of a successor within moments. Who does not is met later, or in the next step.
 constexpr absl::Duration kMeetNow = absl::Seconds(10);
+constexpr absl::Duration kMeetAgain = absl::Seconds(1);
 
 }  // namespace
 
@@ -41,7 +43,16 @@ void Job::OnSuccessor(const v1::WatchPlansResponse& event) {
   pipeline_->Succeed(next_);
   LogInfo("job ", job_id_, ": to go over from generation ", current, " to ", plan.generation(), ", ",
           plan::MovedUnits(*plan_, plan), " of ", plan.units_size(), " units move (", plan.reason(), ")");
-  if (core_.initialized() && !follows_) HelpOthers(std::min(peer_timeout_, kMeetNow)).IgnoreError();
+  meet_at_ = MonotonicNow();
+}
+
+// Where steps are taken these go over. Without, the nodes look for each other until all have heard of it.
+void Job::MeetForSuccessor() {
+  if (MonotonicNow() < meet_at_) return;
+  meet_at_ = absl::InfiniteFuture();
+  if (next_ == nullptr || ended_ || follows_ || !core_.initialized()) return;
+  HelpOthers(std::min(peer_timeout_, kMeetNow)).IgnoreError();
+  if (next_ != nullptr) meet_at_ = MonotonicNow() + kMeetAgain;
 }
 
 absl::Status Job::Together(const std::function<absl::Status()>& meeting) {

@@ -124,14 +124,15 @@ void Job::OnPlanEvent(v1::WatchPlansResponse event) {
   });
 }
 
-// A node that waits for the others in their name may have to meet them somewhere else.
+// Who waits for the others may have to meet them somewhere else: under another plan, whose connections are others, or, where
+// nothing else is done, in another attempt.
 void Job::InterruptFor(const v1::WatchPlansResponse& event) {
   wire::MutexLock lock(mu_);
-  if (!awaits_ || to_cancel_ == nullptr || !held_.has_value()) return;
+  if (to_cancel_ == nullptr || !held_.has_value()) return;
   const uint64_t generation = held_->plan().generation();
-  if (event.has_call() && event.call().generation() == generation) to_cancel_->Interrupt(event.call().attempt());
-  const bool newer = std::max(event.plan().generation(), event.call().generation()) > generation;
-  if (newer) to_cancel_->Interrupt(std::numeric_limits<uint64_t>::max());
+  const bool newer = event.plan().generation() > generation || (awaits_ && event.call().generation() > generation);
+  if (newer) return to_cancel_->Interrupt(std::numeric_limits<uint64_t>::max());
+  if (awaits_ && event.call().generation() == generation) to_cancel_->Interrupt(event.call().attempt());
 }
 
 // The job is over although its workers are here: another node has lost its state, or could not adopt the plan.

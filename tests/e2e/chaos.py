@@ -106,7 +106,7 @@ class Stage(Trial):
         self._drained = None
 
         def is_undone() -> bool:
-            members = [self._cluster.member(f"node-{node}") for node in range(NODES)]
+            members = [self._cluster.member(f"node-{node}") for node in range(len(self._cluster.nodes))]
             for node in members:
                 if node.get("drained"):
                     self._cluster.drain(node["node"]["node_id"], undo=True, seconds=1)

@@ -84,6 +84,23 @@ class FollowingTest : public Following, public ::testing::WithParamInterface<v1:
     ASSERT_TRUE(Soon([&] { return cluster_.coordinator().GetClusterStatus().nodes_size() == kNodes + 1; }));
     Following::SetUp();
   }
+  // Each that has been told that the step failed calls for it again, as clients do; whether all have been told that it is done.
+  bool HaveStepped(uint64_t step) {
+    bool all = true;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      if (done_[rank] == step) continue;
+      if ((*run_)[rank].answered()) {
+        if ((*run_)[rank].FinishStep().ok()) {
+          done_[rank] = step;
+        } else {
+          (*run_)[rank].StartStep(step);
+        }
+      }
+      all = all && done_[rank] == step;
+    }
+    return all;
+  }
+  std::array<uint64_t, kRanks> done_{};
 };
 
 class JoiningTest : public Following, public ::testing::WithParamInterface<v1::Replication> {
@@ -173,6 +190,20 @@ TEST_P(FollowingTest, ItIsLostAndComesBackWithItsStateOrTheWorkersAreTold) {
   EXPECT_EQ(Parameters(), Undisturbed(6));
 }
 
+TEST_P(FollowingTest, ItIsLostAtAnyMomentOfAStepAndNoBitWithIt) {
+  if (GetParam() != v1::REPLICATION_SYNC) GTEST_SKIP() << "no promise";
+  constexpr uint64_t kSteps = 24;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) (*run_)[rank].FillAndSubmit(step, Exact);
+    for (uint32_t rank = 0; rank < kRanks; ++rank) (*run_)[rank].StartStep(step);
+    std::this_thread::sleep_for(std::chrono::microseconds(61 * step));
+    cluster_.Kill(kFollower);
+    cluster_.Restart(kFollower);
+    ASSERT_TRUE(Soon([&] { return HaveStepped(step); })) << "step " << step;
+  }
+  EXPECT_EQ(Parameters(), Undisturbed(kSteps));
+}
+
 TEST_P(FollowingTest, ADrainedOneLeavesThePlanAndMayEnd) {
   ASSERT_TRUE(GoOn(0, 2).ok());
   ASSERT_TRUE(Drain(kFollower).ok());
@@ -193,6 +224,25 @@ TEST_P(JoiningTest, ANodeJoinsAJobThatRunsAndNoBitChanges) {
   ASSERT_TRUE(HasJoined(kFollower + 1));
   ASSERT_TRUE(GoOn(6, 8).ok());
   EXPECT_EQ(Parameters(), Undisturbed(8));
+}
+
+TEST_P(JoiningTest, ItIsLostAtAnyMomentOfItsJoiningAndNoBitWithIt) {
+  if (GetParam() != v1::REPLICATION_SYNC) GTEST_SKIP() << "what it owns by then is lost";
+  constexpr uint64_t kSteps = 8;
+  cluster_.Restart(kFollower);
+  ASSERT_TRUE(HasJoined(kFollower));
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    ASSERT_TRUE(Drain(kFollower).ok());
+    ASSERT_TRUE(Becomes([&] { return NodesOfPlan(cluster_).size() == kNodes; })) << "step " << step;
+    ASSERT_TRUE(GoOn(step - 1, step).ok()) << "step " << step;
+    ASSERT_TRUE(Drain(kFollower, /*undo=*/true).ok());
+    std::this_thread::sleep_for(std::chrono::microseconds(313 * (step - 1)));
+    cluster_.Kill(kFollower);
+    cluster_.Restart(kFollower);
+    ASSERT_TRUE(HasJoined(kFollower)) << "step " << step;
+  }
+  ASSERT_TRUE(GoOn(kSteps, kSteps + 2).ok());
+  EXPECT_EQ(Parameters(), Undisturbed(kSteps + 2));
 }
 
 TEST_P(JoiningTest, TheFirstOfTwoLeavesAndTheOtherStays) {

@@ -29,6 +29,7 @@ class AnsweringLink final : public CoordinatorLink {
   explicit AnsweringLink(absl::StatusOr<v1::ReportPartResponse> answer) : answer_(std::move(answer)) {}
   void Start(PlanSink, std::function<v1::JoinRequest()>) override {}
   void Rejoin() override {}
+  bool AwaitRejoin(absl::Duration) override { return true; }
   void Stop() override {}
   absl::Status RegisterWorker(v1::RegisterWorkerRequest) override { return {}; }
   absl::Status ReleaseJob(v1::ReleaseJobRequest) override { return {}; }

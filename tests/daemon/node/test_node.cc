@@ -91,6 +91,7 @@ class RecordingLink final : public CoordinatorLink {
   void Rejoin() override {
     if (!silent_) link_->Rejoin();
   }
+  bool AwaitRejoin(absl::Duration patience) override { return silent_ || link_->AwaitRejoin(patience); }
   absl::StatusOr<v1::ReportPartResponse> ReportPart(v1::ReportPartRequest request) override {
     return link_->ReportPart(std::move(request));
   }

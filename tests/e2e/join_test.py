@@ -3,17 +3,14 @@
 """A node without workers (dmuond --owns all) joins a job that trains, saves and loads with it, is drained and ends: no bit
 changes."""
 
-import json
-import pathlib
-import subprocess
-import threading
 import time
 
 import dmuon_client as dmuon
 import pytest
 import torch
 import trainers
-from dmuon_fixtures import PATIENCE_SECONDS, Cluster, await_file, program
+from dmuon_fixtures import PATIENCE_SECONDS, Cluster
+from stops import beside, stop
 from trainers import HYPERS, bits, step_with_random_gradients
 
 WORKERS, STEPS, HELPER = 4, 12, 2
@@ -37,21 +34,8 @@ def train(rank: int, world_size: int, addresses: list[str], job: str, folder: st
                 opt.load("six")
                 continue
             if opt.last_step % 3 == 0 and opt.last_step < STEPS:
-                pathlib.Path(folder, f"{opt.last_step}.{rank}").touch()
-                await_file(pathlib.Path(folder, f"{opt.last_step}.done"))
+                stop(folder, opt.last_step, rank)
         return {"params": {name: p.detach().clone().numpy() for name, p in model.named_parameters()}}
-
-
-def ctl(cluster: Cluster, *arguments: str) -> str:
-    answer = subprocess.run([str(program("dmuonctl")), "--address", cluster.coordinator, *arguments], check=False,
-                            capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
-
-
-def helper_of(cluster: Cluster) -> dict[str, object]:
-    status = json.loads(ctl(cluster, "--json", "status"))
-    return next((node for node in status["cluster"]["nodes"] if node["node"]["node_id"] == f"node-{HELPER}"), {"units": 0})
 
 
 @pytest.fixture(params=["none", "sync"])
@@ -74,31 +58,21 @@ def test_a_node_without_workers_joins_a_job_takes_part_in_all_of_it_and_leaves(p
         addresses = [cluster.nodes[rank // 2].address for rank in range(WORKERS)]
         calm = pool.run(train, addresses, f"{job}.calm", None, replication)
 
-        def operate() -> None:
-            def after(step: int, *what) -> None:
-                for rank in range(WORKERS):
-                    await_file(tmp_path / f"{step}.{rank}")
-                for call in what:
-                    call()
-                (tmp_path / f"{step}.done").touch()
+        def owns() -> None:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while int(cluster.member(f"node-{HELPER}").get("units", 0)) == 0:
+                assert time.monotonic() < deadline, cluster.log()
+                time.sleep(0.05)
+            said.append("joined")
 
-            def owns() -> None:
-                deadline = time.monotonic() + PATIENCE_SECONDS
-                while int(helper_of(cluster)["units"]) == 0:
-                    assert time.monotonic() < deadline, cluster.log()
-                    time.sleep(0.05)
-                said.append("joined")
+        def drain() -> None:
+            answer = cluster.drain(f"node-{HELPER}")
+            assert answer.returncode == 0, answer.stderr
+            said.append(answer.stdout)
 
-            after(3, cluster.nodes[HELPER].start, owns)
-            after(6)
-            after(9, lambda: said.append(ctl(cluster, "drain", f"node-{HELPER}")), cluster.nodes[HELPER].stop)
-
-        operator = threading.Thread(target=operate)
-        operator.start()
-        try:
+        calls = {3: [cluster.nodes[HELPER].start, owns], 6: [], 9: [drain, cluster.nodes[HELPER].stop]}
+        with beside(tmp_path, WORKERS, calls):
             runs = pool.run(train, addresses, job, str(tmp_path), replication)
-        finally:
-            operator.join(PATIENCE_SECONDS)
         assert all(bits(run["params"]) == bits(calm[0]["params"]) for run in runs)
         assert said[0] == "joined"
         assert f"node 'node-{HELPER}' owns nothing" in said[1]

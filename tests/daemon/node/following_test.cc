@@ -103,6 +103,9 @@ class FollowingTest : public Following, public ::testing::WithParamInterface<v1:
   std::array<uint64_t, kRanks> done_{};
 };
 
+class ReplicatedFollowingTest : public FollowingTest {};
+class SyncFollowingTest : public FollowingTest {};
+
 class JoiningTest : public Following, public ::testing::WithParamInterface<v1::Replication> {
  protected:
   JoiningTest() : Following(GetParam()) { cluster_.Kill(kFollower); }
@@ -110,6 +113,8 @@ class JoiningTest : public Following, public ::testing::WithParamInterface<v1::R
     return Becomes([&] { return UnitsOf(node) > 0; });
   }
 };
+
+class SyncJoiningTest : public JoiningTest {};
 
 TEST_P(FollowingTest, ANodeWithoutWorkersOwnsUnitsFromTheBeginning) {
   EXPECT_GT(UnitsOf(kFollower), 0U);
@@ -157,8 +162,7 @@ TEST_P(FollowingTest, AStepThatIsRefusedCanBeRepeated) {
   EXPECT_EQ(Parameters(), Undisturbed(4));
 }
 
-TEST_P(FollowingTest, AWorkersNodeThatIsLostComesBackBesideIt) {
-  if (GetParam() == v1::REPLICATION_NONE) GTEST_SKIP() << "nobody has copies";
+TEST_P(ReplicatedFollowingTest, AWorkersNodeThatIsLostComesBackBesideIt) {
   ASSERT_TRUE(GoOn(0, 3).ok());
   cluster_.Kill(1);
   const absl::StatusOr<uint64_t> last_step = ComeBack(1);
@@ -190,8 +194,7 @@ TEST_P(FollowingTest, ItIsLostAndComesBackWithItsStateOrTheWorkersAreTold) {
   EXPECT_EQ(Parameters(), Undisturbed(6));
 }
 
-TEST_P(FollowingTest, ItIsLostAtAnyMomentOfAStepAndNoBitWithIt) {
-  if (GetParam() != v1::REPLICATION_SYNC) GTEST_SKIP() << "no promise";
+TEST_P(SyncFollowingTest, ItIsLostAtAnyMomentOfAStepAndNoBitWithIt) {
   constexpr uint64_t kSteps = 24;
   for (uint64_t step = 1; step <= kSteps; ++step) {
     for (uint32_t rank = 0; rank < kRanks; ++rank) (*run_)[rank].FillAndSubmit(step, Exact);
@@ -226,8 +229,7 @@ TEST_P(JoiningTest, ANodeJoinsAJobThatRunsAndNoBitChanges) {
   EXPECT_EQ(Parameters(), Undisturbed(8));
 }
 
-TEST_P(JoiningTest, ItIsLostAtAnyMomentOfItsJoiningAndNoBitWithIt) {
-  if (GetParam() != v1::REPLICATION_SYNC) GTEST_SKIP() << "what it owns by then is lost";
+TEST_P(SyncJoiningTest, ItIsLostAtAnyMomentOfItsJoiningAndNoBitWithIt) {
   constexpr uint64_t kSteps = 8;
   cluster_.Restart(kFollower);
   ASSERT_TRUE(HasJoined(kFollower));
@@ -280,6 +282,9 @@ TEST_P(JoiningTest, NodesComeAndGoWhileStepsGoOn) {
 
 INSTANTIATE_TEST_SUITE_P(Replication, FollowingTest,
                          ::testing::Values(v1::REPLICATION_NONE, v1::REPLICATION_ASYNC, v1::REPLICATION_SYNC));
+INSTANTIATE_TEST_SUITE_P(Replication, ReplicatedFollowingTest, ::testing::Values(v1::REPLICATION_ASYNC, v1::REPLICATION_SYNC));
+INSTANTIATE_TEST_SUITE_P(Replication, SyncFollowingTest, ::testing::Values(v1::REPLICATION_SYNC));
+INSTANTIATE_TEST_SUITE_P(Replication, SyncJoiningTest, ::testing::Values(v1::REPLICATION_SYNC));
 INSTANTIATE_TEST_SUITE_P(Replication, JoiningTest,
                          ::testing::Values(v1::REPLICATION_NONE, v1::REPLICATION_ASYNC, v1::REPLICATION_SYNC));
 

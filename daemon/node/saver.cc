@@ -22,7 +22,7 @@
 namespace dmuon::node {
 namespace {
 
-constexpr int kNice = 15;
+constexpr int kNice = 19;
 constexpr absl::Duration kAskAgain = absl::Milliseconds(50);
 // A daemon that shuts down does not wait longer for other nodes' parts.
 constexpr absl::Duration kLastWait = absl::Seconds(5);

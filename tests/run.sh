@@ -70,17 +70,31 @@ part_lint() {
 
 part_release() { build_and_test release; }
 
-# These tests mostly wait, so in a whole run the next build goes on beside them, behind all else.
-asan_ahead=
-build_asan_ahead() {
-  [[ " ${parts[*]} " == *" asan "* ]] || return 0
-  nice -n 19 bash -c "cmake --preset asan && cmake --build --preset asan -j $(nproc)" >/dev/null 2>&1 &
-  asan_ahead=$!
-  trap 'kill "$asan_ahead" 2>/dev/null' EXIT
+# These tests mostly wait, so in a whole run the next builds go on beside them, one after the other, behind all else.
+ahead=
+build_ahead() {
+  local presets=()
+  for preset in asan tsan; do
+    [[ " ${parts[*]} " != *" $preset "* ]] || presets+=("$preset")
+  done
+  rm -f "$RESULTS"/*.ahead
+  [ ${#presets[@]} -gt 0 ] || return 0
+  nice -n 19 bash -c '
+    for preset; do
+      cmake --preset "$preset" && cmake --build --preset "$preset" -j "$(nproc)"
+      touch "$0/$preset.ahead"
+    done' "$RESULTS" "${presets[@]}" >/dev/null 2>&1 &
+  ahead=$!
+  trap 'kill "$ahead" 2>/dev/null' EXIT
+}
+
+# Until the build of a preset that goes on beside is done.
+await_ahead() {
+  while [ -n "$ahead" ] && [ ! -e "$RESULTS/$1.ahead" ] && kill -0 "$ahead" 2>/dev/null; do sleep 1; done
 }
 
 part_python() {
-  build_asan_ahead
+  build_ahead
   rm -f "$RESULTS/python.xml"
   .venv/bin/python -m pytest tests/lint_test.py tests/client tests/e2e -q -p no:cacheprovider --junitxml "$RESULTS/python.xml" \
     >"$RESULTS/python.log" 2>&1
@@ -88,13 +102,14 @@ part_python() {
 }
 
 part_asan() {
-  [ -z "$asan_ahead" ] || wait "$asan_ahead"
+  await_ahead asan
   UBSAN_OPTIONS=print_stacktrace=1 build_and_test asan  # what is left to build, and the verdict
 }
 
 # gRPC, protobuf and others come without instrumentation; their accesses are left out, not their
 # names: a race of ours inside their callbacks is still found.
 part_tsan() {
+  await_ahead tsan
   TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$PWD/tests/tsan.supp" build_and_test tsan
 }
 

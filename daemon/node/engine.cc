@@ -41,8 +41,10 @@ bool EqualInConstantTime(const wire::Token& a, const wire::Token& b) {
   return difference == 0;
 }
 
-// INVALID_ARGUMENT naming the group whose optimizer `backend` has no kernels for.
-absl::Status CheckSupport(const v1::JobSpec& job, const kernels::Backend& backend) {
+// INVALID_ARGUMENT naming what cannot be, such as the group whose optimizer `backend` has no kernels for.
+absl::Status CheckJob(const v1::JobSpec& job, const kernels::Backend& backend) {
+  DMUON_RETURN_IF_ERROR(wire::ValidateJobSpec(job));
+  DMUON_RETURN_IF_ERROR(plan::ValidateOptimizers(job));
   for (const v1::Group& group : job.groups()) {
     const absl::Status supported = backend.Supports(plan::ToOptimizer(group));
     if (!supported.ok()) return wire::InvalidField(absl::StrCat("group '", group.name(), "': ", supported.message()));
@@ -232,10 +234,7 @@ void Engine::Register(v1::RegisterRequest request, absl::Time deadline,
                       Reply<v1::RegisterResponse> reply) {
   absl::StatusOr<std::shared_ptr<Job>> job = JobOf(request.session_id());
   if (!job.ok()) return reply(job.status());
-  absl::Status status = wire::ValidateJobSpec(request.job());
-  if (status.ok()) status = plan::ValidateOptimizers(request.job());
-  if (status.ok()) status = CheckSupport(request.job(), *backend_);
-  if (!status.ok()) return reply(status);
+  if (absl::Status status = CheckJob(request.job(), *backend_); !status.ok()) return reply(status);
   std::vector<const v1::Shard*> shards;
   for (const v1::Shard& shard : request.shards()) shards.push_back(&shard);
   uint32_t rank = 0;
@@ -421,8 +420,9 @@ void Engine::OnPlanEvent(const v1::WatchPlansResponse& event) {
   auto it = jobs_.find(job_id);
   // A job without workers here begins with its plan.
   if (it == jobs_.end() && event.has_plan() && event.has_job() && !draining_) {
-    const auto job = NewJob(job_id, event.job().world_size());
-    if (!job.ok()) LogError("job ", job_id, ": no part in generation ", event.plan().generation(), ": ", job.status().message());
+    absl::Status status = CheckJob(event.job(), *backend_);
+    if (status.ok()) status = NewJob(job_id, event.job().world_size()).status();
+    if (!status.ok()) LogError("job ", job_id, ": no part in generation ", event.plan().generation(), ": ", status.message());
     it = jobs_.find(job_id);
   }
   if (it != jobs_.end()) it->second->OnPlanEvent(event);

@@ -288,6 +288,18 @@ INSTANTIATE_TEST_SUITE_P(Replication, SyncJoiningTest, ::testing::Values(v1::REP
 INSTANTIATE_TEST_SUITE_P(Replication, JoiningTest,
                          ::testing::Values(v1::REPLICATION_NONE, v1::REPLICATION_ASYNC, v1::REPLICATION_SYNC));
 
+TEST(FollowingNodeTest, APlanOfAJobThatCannotBeIsRefused) {
+  TestNode node(TwoSlots());
+  v1::WatchPlansResponse event;
+  event.mutable_plan()->set_job_id("model");
+  event.mutable_plan()->set_generation(1);
+  event.mutable_plan()->add_nodes("node-0");
+  *event.mutable_job() = ReplicatedModel(v1::REPLICATION_NONE).spec;
+  event.mutable_job()->mutable_tensors(0)->set_group(7);
+  node.Replay(event);
+  EXPECT_TRUE(node.engine().JobStatuses().empty());
+}
+
 // A job that began on one node alone.
 TEST(JoiningOneNodeTest, ANodeJoinsAndLeavesAJobOfOneNode) {
   TestJob job = ReplicatedModel(v1::REPLICATION_NONE);

@@ -245,7 +245,8 @@ class Checker : Violations {
   void Checkpoints() {
     std::map<std::tuple<uint64_t, uint64_t>, std::set<Digest>> masters;  // of all nodes, by generation and step
     for (const Event& event : history_) {
-      if (event.what == What::kApplied || event.what == What::kRecovered) {
+      // A step that nodes have applied and not ended under one plan may be ended, and saved, under the next.
+      if (event.what == What::kApplied || event.what == What::kRecovered || event.what == What::kHandedOver) {
         masters[{event.generation, event.step}].insert(event.digest);
       }
       if (event.what != What::kSaved) continue;

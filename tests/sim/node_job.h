@@ -152,6 +152,7 @@ class NodeJob {
   std::unique_ptr<Peers> peers_;
   std::unique_ptr<Pipeline> pipeline_;
   std::shared_ptr<const Successor> next_;     // that the job is to go over to
+  std::optional<v1::WatchPlansResponse> early_;
   std::shared_ptr<const Successor> current_;  // that it has gone over to: its pipeline refers to it
   bool saving_ = false;
   std::string hypers_;  // of the step in flight

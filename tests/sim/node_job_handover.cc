@@ -22,6 +22,10 @@ Task<void> NodeJob::OnSuccessor(v1::WatchPlansResponse event) {
   const uint64_t current = plan_.generation();
   if (ended_ || current == 0 || plan.generation() <= current) co_return;
   if (next_ != nullptr && next_->plan.generation() == plan.generation()) co_return;
+  if (plan.former_generation() > current) {
+    early_ = event;
+    co_return;
+  }
   absl::Status status = plan::ValidatePlan(spec_, plan, event.routes());
   if (status.ok()) status = plan::ValidateSuccessor(plan_, plan);
   if (!status.ok()) {
@@ -55,6 +59,9 @@ bool NodeJob::GoOver() {
   cluster_->Record(std::move(event));
   world_.Trace(environment_.process->name, "goes over to generation ", plan_.generation());
   environment_.link->Rejoin();
+  if (early_.has_value()) {
+    Post([this, event = *std::exchange(early_, std::nullopt)] { return OnSuccessor(event); }, nullptr);
+  }
   return true;
 }
 

@@ -120,7 +120,7 @@ TEST(ScheduleTest, WithoutFaultsAJobStartsOnceAndEndsInOrder) {
 TEST(ScheduleTest, WhatFreshSchedulesHaveFoundStaysMended) {
   const std::vector<uint64_t> seeds = {1686061101016441, 1686061101020224, 3219694394003040, 3219694394010936, 3219694394022070,
                                        3219694394022727, 352687126023312,  352687126038008,  777003422,        777004570,
-                                       777005113,        3510456545000550};
+                                       777005113,        3510456545000550, 2139492458039995};
   for (const uint64_t seed : seeds) {
     const SimResult result = RunSchedule(seed, {});
     EXPECT_TRUE(result.violations.empty()) << "seed " << seed << ": " << result.violations.front().what;

@@ -117,7 +117,7 @@ absl::Status StepPipeline::Reach(uint64_t target, const StepSettings* settings, 
   DMUON_RETURN_IF_ERROR(CheckRestoring());
   StageTimer timer(report.stage_seconds);
   if (target > kLoaded && reached_ < target) reduction_.FindMissing(target - kLoaded);
-  if (settings != nullptr) settings_ = ToProto(*settings, target);
+  if (settings != nullptr && plan::HasFollowers(*plan_)) settings_ = ToProto(*settings, target);
   v1::PeerReport mine = ReportOf(target, settings, save);
   DMUON_ASSIGN_OR_RETURN(Reports reports, Assemble(mine, deadline));
   const uint64_t was_at = reached_;

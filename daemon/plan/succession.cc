@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,8 +105,11 @@ bool HasWorkers(const v1::Plan& plan, size_t node) {
 }
 
 bool HasFollowers(const v1::Plan& plan) {
-  const std::set<uint32_t> with_workers(plan.rank_nodes().begin(), plan.rank_nodes().end());
-  return with_workers.size() < static_cast<size_t>(plan.nodes_size());
+  std::vector<bool> with_workers(static_cast<size_t>(plan.nodes_size()));
+  for (const uint32_t node : plan.rank_nodes()) {
+    if (node < with_workers.size()) with_workers[node] = true;
+  }
+  return std::find(with_workers.begin(), with_workers.end(), false) != with_workers.end();
 }
 
 std::vector<uint64_t> UnitsByNode(const v1::Plan& plan) {
